@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "balance/cut/pieces.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 
@@ -29,10 +30,8 @@ PartitionOptions checked(int64_t partitions, const torch::nn::Sequential& model,
   TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to balance");
   const std::vector<double> no_costs(model->size(), 0.0);
   (void)cut(no_costs, partitions, options);
-  int64_t first = 0;
-  for (const int64_t layers : internal::pieces_of(model)) {
-    if (layers > 1) options.keep_together.push_back({first, first + layers - 1});
-    first += layers;
+  for (const LayerRange& range : joined_layers(internal::pieces_of(model))) {
+    options.keep_together.push_back(range);
   }
   (void)cut(no_costs, partitions, options);
   return options;

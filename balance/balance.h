@@ -16,8 +16,8 @@
 
 namespace gpipe::balance {
 
-// Both functions return the `balance` of GPipeOptions for `partitions` partitions. It is the cut
-// with the smallest largest partition; partition() (partition.h) decides between equal ones.
+// Both functions return the `balance` of GPipeOptions for `partitions` partitions. It is that of
+// the cut with the smallest largest partition; partition() (partition.h) decides between equals.
 // profiler.h says what `sample` is, how the model is run and restored, and what else is thrown.
 //
 // Throws c10::ValueError before anything runs: for fewer than one partition, for more partitions

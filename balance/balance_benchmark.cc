@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
-constexpr size_t kByTime = 2;  // its index among the cuts
+constexpr size_t kByTime = 2;  // the index of the cut by time
 
 struct Cut {
   std::string name;
@@ -49,7 +49,7 @@ std::vector<Cut> cuts(const testing::SmallNetwork& network) {
     times.push_back(layer.forward + layer.backward);
   }
   std::vector<int64_t> torchgpipe;
-  // torchgpipe's costs are whole microseconds.
+  // torchgpipe balances whole microseconds, so our times are cut to these.
   std::vector<double> microseconds;
   for (const double time : times) microseconds.push_back(static_cast<double>(int64_t(time * 1e6)));
   for (const auto& [begin, end] : testing::torchgpipe_partition(microseconds, kPartitions).blocks) {
@@ -88,7 +88,7 @@ void compare(const testing::SmallNetwork& network, int64_t rounds) {
       pipe->step({input}, {}, loss);
       of_round.push_back(steady_seconds() - begin);
     }
-    if (round < 0) continue;  // to warm up
+    if (round < 0) continue;  // such rounds only warm up
     for (size_t k = 0; k < all.size(); ++k) {
       times[k].push_back(of_round[k]);
       ratios[k].push_back(of_round[k] / of_round[kByTime]);

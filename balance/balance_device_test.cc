@@ -35,18 +35,19 @@ using BalanceOnDevice = testing::DeviceTest;
 
 TimeOptions quick() { return TimeOptions().timeout(1e-9); }
 
-// 64 KiB: whole blocks of CUDA's allocator.
+// The sample has 64 KiB, which are whole blocks of CUDA's allocator, so that sizes are exact.
 Tensor sample() { return at::rand({128, 128}).to(device()).requires_grad_(); }
 
 auto sleeper(int units) { return testing::sleeper(std::chrono::milliseconds(3 * units)); }
 
-// torchgpipe's case 5.
+// As in torchgpipe's tests: the cut balances the times of layers that sleep.
 TEST_F(BalanceOnDevice, ByTimeFollowsSleepingLayers) {
   nn::Sequential model(sleeper(1), sleeper(2), sleeper(3), sleeper(4), sleeper(5), sleeper(6));
   EXPECT_THAT(balance_by_time(2, model, sample(), quick()), ElementsAre(4, 2));
 }
 
-// Keeps `saves` tensors of its input's size. Its parameter, of `parameters` units, is not used.
+// A layer that keeps `saves` tensors of its input's size. Its parameter has `parameters` units and
+// is not used.
 struct SizedImpl : nn::Module {
   SizedImpl(int parameters, int saves) : saves(saves) {
     register_parameter("weight", at::rand({parameters, 128, 2}));
@@ -75,25 +76,26 @@ std::vector<int64_t> by_size(const nn::Sequential& model, double param_scale) {
   return balance_by_size(2, model, sample(), SizeOptions().param_scale(param_scale));
 }
 
-// torchgpipe's case 7.
+// As in torchgpipe's tests: without a scale for parameters only kept activations count.
 TEST_F(BalanceOnDevice, BySizeFollowsKeptActivations) {
   EXPECT_THAT(by_size(sized(kOnes, kUp), 0), ElementsAre(4, 2));
   EXPECT_THAT(by_size(sized(kOnes, kDown), 0), ElementsAre(2, 4));
 }
 
-// torchgpipe's case 8.
+// As in torchgpipe's tests: with a large scale parameters count most.
 TEST_F(BalanceOnDevice, BySizeFollowsParameters) {
   EXPECT_THAT(by_size(sized(kUp, kOnes), 10000), ElementsAre(4, 2));
   EXPECT_THAT(by_size(sized(kDown, kOnes), 10000), ElementsAre(2, 4));
 }
 
-// torchgpipe's case 9.
+// As in torchgpipe's tests: the scale decides between activations and parameters.
 TEST_F(BalanceOnDevice, TheParametersScaleDecides) {
   EXPECT_THAT(by_size(sized(kUp, kDown), 0), ElementsAre(2, 4));
   EXPECT_THAT(by_size(sized(kUp, kDown), 10000), ElementsAre(4, 2));
 }
 
-// torchgpipe's cases 10 and 11.
+// As in two of torchgpipe's tests: the layers run in training mode, and afterwards the model is as
+// it was.
 TEST_F(BalanceOnDevice, LeavesAnEvaluatingBatchNormAlone) {
   nn::BatchNorm1d norm(128);
   bool trained = true;
@@ -114,7 +116,7 @@ TEST_F(BalanceOnDevice, LeavesAnEvaluatingBatchNormAlone) {
   }
 }
 
-// torchgpipe's case 15.
+// As in torchgpipe's tests: layers may take and give two tensors.
 TEST_F(BalanceOnDevice, BySizeOfLayersWithTwoValues) {
   const auto saver = [](int saves) { return std::make_shared<SizedImpl>(1, saves); };
   nn::Sequential model(

@@ -34,7 +34,7 @@ using testing::layer;
 
 constexpr int kUnit = 3;  // ms; a layer's own overhead is far less
 
-// Sleeps for these numbers of units in its forward and in its backward.
+// A layer that sleeps for these numbers of units in its forward and in its backward.
 auto sleeper(int forward, int backward = 0) {
   return testing::sleeper(std::chrono::milliseconds(forward * kUnit),
                           std::chrono::milliseconds(backward * kUnit));
@@ -159,7 +159,8 @@ TEST(BalanceBySize, FollowsKeptActivations) {
   EXPECT_THAT(balance_by_size(2, down, wants_gradient()), ElementsAre(2, 4));
 }
 
-// Parameters of `units` units, which the output does not depend on.
+// A layer with parameters of `units` units, on which its output does not depend. It keeps `saves`
+// tensors of its input's size.
 struct ParametersImpl : nn::Module {
   ParametersImpl(int units, int saves) : saves(saves) {
     register_parameter("weight", at::rand({units, 100}));

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/costs/check_rows.h.
+// The header for users; the code is in balance/costs/check_rows.h.
 #ifndef GPIPE_BALANCE_CHECK_ROWS_H_
 #define GPIPE_BALANCE_CHECK_ROWS_H_
 

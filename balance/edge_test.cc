@@ -355,7 +355,7 @@ void add_plans(Rows* rows, const std::string& function,
   };
   integer("rows", [](auto* plan, int64_t v) { plan->rows = v; });
   integer("balance", [](auto* plan, int64_t v) { plan->balance = {1, v}; });
-  // 3 if the sum wraps around.
+  // The two numbers sum to 3 if their sum wraps around.
   integer("balance whose sum wraps", [](auto* plan, int64_t v) {
     const auto rest = static_cast<int64_t>(3 - static_cast<uint64_t>(v));
     plan->balance = {v, rest};
@@ -398,7 +398,7 @@ Rows plans() {
   add_plans(&rows, "check_plan_value",
             [](const PipelinePlan& plan) { check_plan_value(plan, "plan: "); });
   add_plans(&rows, "plan_to_text and plan_to_json", [](const PipelinePlan& plan) {
-    check_plan_value(plan, "plan: ");  // what a text is for
+    check_plan_value(plan, "plan: ");  // only valid plans have a text
     plan_from_text(plan_to_text(plan), "file");
     plan_from_json(plan_to_json(plan), "file");
   });
@@ -516,7 +516,8 @@ torch::nn::Sequential meta_model() {
   return small_model();
 }
 
-// Functions that run a model, or a search over it: few values each.
+// Functions that run a model, or a search over it. They get few values each, because they take
+// time.
 Rows models() {
   Rows rows;
   const at::Tensor sample = at::ones({4, 4});

@@ -77,8 +77,8 @@ TEST_F(ProfilerDevice, TheModelIsAsBefore) {
   }
 }
 
-// On CUDA sizes come from its allocator, whose blocks are multiples of 512 bytes; other devices
-// have no sizes.
+// On CUDA, sizes come from CUDA's allocator and must be those on the CPU: all tensors here are
+// multiples of 512 bytes, as its blocks are. Other devices have no sizes.
 TEST_F(ProfilerDevice, Sizes) {
   nn::Sequential model(nn::Linear(256, 512), nn::Tanh(), nn::Linear(512, 128));
   const Tensor input = at::rand({64, 256});

@@ -36,7 +36,7 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kBytes = 4;  // bytes of a float
 const std::vector<int64_t> kMask = {1};
 
-// linear(x) * mask; the mask is an output, too.
+// A layer that computes linear(x) * mask. SeveralArguments passes the mask on as a second output.
 struct MaskedImpl : nn::Module {
   MaskedImpl() { linear = register_module("linear", nn::Linear(kWidth, kWidth)); }
   Tensor forward(Tensor x, Tensor mask) { return linear->forward(x) * mask; }
@@ -109,7 +109,7 @@ TEST(SharedInputs, AreCounted) {
   EXPECT_GT(nominal.layers.at(0).forward, 0);
 }
 
-// Four micro-batches share one mask. With a mask each there would be four.
+// Four micro-batches share one mask, so a plan must count the mask once and not four times.
 TEST(SharedInputs, TakeMemoryOnceInAPlan) {
   const auto options = MemoryPlanOptions({1, 2}).chunks(4).shared_inputs(kMask);
   const MemoryPlan plan =
@@ -129,7 +129,7 @@ TEST(SharedInputs, AreInWhatFits) {
   EXPECT_GT(found.chunks, 0);
 }
 
-// A real pipeline can run the plan.
+// A real pipeline must be able to run the plan.
 TEST(SharedInputs, AreInAPlanThatRuns) {
   for (const bool measured : {false, true}) {
     const auto options = PlanOptions(2)

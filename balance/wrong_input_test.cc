@@ -379,7 +379,8 @@ Rows balances() {
         "Partitions" + std::to_string(k) + "BySize",
         [=] { balance_by_size(given, three_layers(), four_rows()); }, wrong[k].second));
   }
-  // The model would throw if it ran.
+  // The inputs have a wrong shape, so the model would throw if it ran: wrong options must be
+  // refused before.
   rows.push_back(value_error(
       "Slowness",
       [=] {

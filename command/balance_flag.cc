@@ -44,7 +44,7 @@ std::vector<int64_t> parse_balance(const std::string& text) {
 void check_balance_sum(const std::vector<int64_t>& balance, int64_t layers,
                        const std::string& given, const std::string& network,
                        const std::string& hint) {
-  // limits each number, so that the sum cannot overflow
+  // Each number is limited, so that the sum cannot overflow.
   constexpr int64_t kMost = int64_t{1} << 40;
   int64_t sum = 0;
   for (const int64_t count : balance) sum += std::min(count, kMost);

@@ -18,7 +18,7 @@ void check_balance_sum(const std::vector<int64_t>& balance, int64_t layers,
                        const std::string& given, const std::string& network,
                        const std::string& hint = "");
 
-// "[140, 230]".
+// A balance as text: "[140, 230]".
 std::string to_text(const std::vector<int64_t>& numbers);
 
 }  // namespace gpipe::command

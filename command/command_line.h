@@ -6,7 +6,7 @@
 
 namespace gpipe::command {
 
-// --version's answer: this project and the LibTorch that it is built with.
+// The answer to --version: names this project and the LibTorch that it is built with.
 std::string version_text();
 
 // A text like "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.

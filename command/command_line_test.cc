@@ -11,8 +11,26 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "command/flags.h"
 
+namespace gpipe::command {
+
+// A type of this project that says what to give.
+struct Even {
+  int64_t number = 0;
+};
+bool AbslParseFlag(absl::string_view text, Even* even, std::string* error) {
+  if (absl::SimpleAtoi(text, &even->number) && even->number % 2 == 0) return true;
+  *error = "give an even number";
+  return false;
+}
+std::string AbslUnparseFlag(const Even& even) { return std::to_string(even.number); }
+
+}  // namespace gpipe::command
+
+ABSL_FLAG(gpipe::command::Even, test_rows, {}, "Rows.");
 ABSL_FLAG(int64_t, test_epochs, 3,
           "Epochs of training, said in so many words that the line is "
           "longer than eighty columns.");
@@ -27,6 +45,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::SizeIs;
+using ::testing::StrEq;
 using ::testing::ThrowsMessage;
 
 constexpr char kUsage[] =
@@ -55,6 +74,13 @@ class CommandLineTest : public ::testing::Test {
   std::ostringstream out_;
 };
 
+TEST_F(CommandLineTest, SaysWhatATypeOfThisProjectSays) {
+  EXPECT_THAT(refuses({"--test_rows=3"}),
+              ThrowsMessage<std::invalid_argument>(StrEq("--test_rows=3: give an even number")));
+  EXPECT_EQ(read({"--test_rows=4"}), Request::kRun);
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_rows).number, 4);
+}
+
 TEST_F(CommandLineTest, SaysWhyAFlagIsAbsent) {
   const AbsentFlags absent = {{"model", "there is one model only"}, {"test_epochs", "it is there"}};
   for (const std::vector<const char*>& words : std::vector<std::vector<const char*>>{
@@ -64,7 +90,7 @@ TEST_F(CommandLineTest, SaysWhyAFlagIsAbsent) {
         ThrowsMessage<std::invalid_argument>(HasSubstr(
             "there is no flag --model: there is one model only; --help lists the flags")));
   }
-  // One that is there is there.
+  // A flag that the program has is accepted.
   const std::vector<const char*> epochs = {"program", "--test_epochs=7"};
   EXPECT_EQ(read_flags(2, epochs.data(), "", "", out_, absent), Request::kRun);
   EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "command/made_folders.h"
 #include "text/shown.h"
 
 namespace gpipe::command {
@@ -23,14 +24,11 @@ namespace {
 void create_folder_of(const std::filesystem::path& file) {
   if (!file.has_parent_path()) return;
   std::error_code error;
-  const bool created = std::filesystem::create_directories(file.parent_path(), error);
+  make_folder(file.parent_path(), error);
   if (error) {
     throw std::runtime_error("cannot create the folder " +
                              text::shown(file.parent_path().string()) + ": " + error.message());
   }
-  // Tell the user: the name may be misspelled.
-  if (created)
-    std::cerr << "created the folder " << text::shown(file.parent_path().string()) << std::endl;
 }
 
 // Writes and closes the file.
@@ -38,18 +36,19 @@ void write(const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
-  file.close();  // hands everything to the system
+  file.close();  // passes everything to the system, so that errors show
   if (!file) throw std::runtime_error(std::strerror(errno));
 }
 
-// Where a file must be created. Symbolic links are followed, so that they stay.
+// The path at which a file must be created. Symbolic links are followed, so that they stay.
 std::filesystem::path target_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   return error ? std::filesystem::path(path) : target;
 }
 
-// Whether it exists and is neither a file nor a folder. Such a path must not be replaced by a file.
+// Whether the path exists and is neither a file nor a folder. Such a path must not be replaced by a
+// file.
 bool is_special(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -57,8 +56,8 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// Creates a new, empty file beside `target`. Never takes a file that exists: it may be another
-// process's.
+// Creates a new, empty file beside `target`. Never takes a file that exists, because it may belong
+// to another process.
 std::string create_beside(const std::filesystem::path& target) {
   static std::atomic<int> count{0};
   while (true) {
@@ -137,6 +136,7 @@ void write_file_atomically(const std::string& path, const std::string& text) {
   try {
     if (is_special(path)) return write(path, text);
     const std::string temporary = write_beside(target, text);
+    tell_made_folders();
     std::error_code error;
     std::filesystem::rename(temporary, target, error);
     if (!error) return;

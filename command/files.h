@@ -34,9 +34,9 @@ void write_file_atomically(const std::string& path, const std::string& text);
 // an empty path.
 void write_result(const std::string& path, const std::string& text);
 
-// Check before the work that write_file_atomically() will be able to write the file, or files in
-// the folder. Create missing folders. Throw std::invalid_argument with `flag`, the path and the
-// reason.
+// These functions are called before the work. They check that write_file_atomically() will be able
+// to write the file, or files in the folder, and create missing folders. Otherwise they throw
+// std::invalid_argument with `flag`, the path and the reason.
 void check_writable_file(const std::string& flag, const std::string& path);
 void check_writable_folder(const std::string& flag, const std::string& path);
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include "command/made_folders.h"
+
 namespace gpipe::command {
 namespace {
 
@@ -108,7 +110,7 @@ TEST(WriteFileAtomically, AFullDiskLeavesTheOldFileAndNothingElse) {
   const std::string folder = ::testing::TempDir() + "/full";
   const std::string path = folder + "/kept.txt";
   write_file_atomically(path, "old");
-  // No file may grow beyond 4096 bytes.
+  // As on a full disk, writing fails: the limit lets no file grow beyond 4096 bytes.
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
@@ -141,14 +143,41 @@ TEST(ReadFile, GivesAllOrSaysWhyNot) {
 TEST(SameFile, LooksThroughLinksAndNames) {
   const std::string folder = ::testing::TempDir() + "/same";
   const std::string path = folder + "/a";
-  EXPECT_TRUE(same_file(path, folder + "/../same/a")) << "not there yet";
+  EXPECT_TRUE(same_file(path, folder + "/../same/a"))
+      << "paths are compared even if the file does not exist yet";
   EXPECT_FALSE(same_file(path, folder + "/b"));
   write_file_atomically(path, "");
   std::filesystem::create_hard_link(path, folder + "/hard");
   std::filesystem::create_symlink("a", folder + "/soft");
   EXPECT_TRUE(same_file(path, folder + "/hard"));
   EXPECT_TRUE(same_file(folder + "/soft", path));
-  EXPECT_FALSE(same_file("/dev/null", "/dev/null")) << "takes any number";
+  EXPECT_FALSE(same_file("/dev/null", "/dev/null"))
+      << "/dev/null takes any number of results, so it never counts as the same file";
+}
+
+TEST(MadeFolders, AreToldOrRemovedIfNothingIsInThem) {
+  const std::string folder =
+      std::filesystem::weakly_canonical(::testing::TempDir() + "/made").string();
+  std::filesystem::create_directory(folder);
+  remove_made_folders();  // made by other tests
+  check_writable_folder("--run", folder + "/a/b");
+  check_writable_file("--json", folder + "/c/d/table.json");
+  check_writable_folder("--run", folder + "/e/f");
+  std::ofstream(folder + "/e/f/table.json") << "x";
+  std::filesystem::create_directory(folder + "/g");
+  check_writable_folder("--run", folder + "/g");
+  remove_made_folders();
+  EXPECT_FALSE(std::filesystem::exists(folder + "/a"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/c"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/e/f/table.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/g")) << "was there before";
+  check_writable_folder("--run", folder + "/a/b");
+  ::testing::internal::CaptureStderr();
+  tell_made_folders();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "created the folder " + folder + "/a/b\n");
+  remove_made_folders();
+  EXPECT_TRUE(std::filesystem::exists(folder + "/a/b"))
+      << "tell_made_folders() ends the list, so remove_made_folders() must not remove this one";
 }
 
 TEST(CheckWritable, SaysWhatWillFailAndLeavesNothing) {

@@ -15,12 +15,13 @@ inline constexpr int64_t kNoMost = std::numeric_limits<int64_t>::max();
 // Returns the value of --`flag`. Throws std::invalid_argument with the range if the value is
 // outside of it.
 int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most = kNoMost);
-// The same for a flag that may be left out, which then has no value. (0 cannot stand for "left
-// out": a user's 0 would then pass silently.)
+// The same for a flag that may be left out and then has no value. (0 cannot stand for "left out",
+// because a user's 0 would then pass silently.)
 std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, int64_t least,
                                 int64_t most = kNoMost);
 
-// Larger than any device, duration or factor, and far from overflow.
+// The largest value of a flag by default: larger than any device's size, duration or factor, and
+// far from overflow.
 inline constexpr double kMostReal = 1e9;
 
 // Returns the value of --`flag`. Throws std::invalid_argument with the range if the value is
@@ -39,7 +40,8 @@ class FileFlags {
   std::string output(const std::string& flag, const std::string& path);
   // Returns the path of a file that --`flag` names for reading, resolved by user_path().
   std::string input(const std::string& flag, const std::string& path);
-  // Returns the contents of that file. Throws std::invalid_argument if it cannot be read.
+  // Returns the contents of the file that input() would name. Throws std::invalid_argument if it
+  // cannot be read.
   std::string contents(const std::string& flag, const std::string& path);
 
  private:

@@ -9,6 +9,9 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "command/wrap.h"
 #include "command/wrong_value.h"
 #include "text/closest.h"
@@ -18,9 +21,9 @@ namespace gpipe::command {
 namespace {
 
 constexpr std::size_t kColumns = 80;
-constexpr std::size_t kIndent = 6;  // before the text that explains a flag
+constexpr std::size_t kIndent = 6;  // columns before the text that explains a flag
 
-// The flags of this project, without Abseil's.
+// The flags that this project defines, without those of Abseil.
 std::map<std::string, absl::CommandLineFlag*> own_flags() {
   std::map<std::string, absl::CommandLineFlag*> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
@@ -44,7 +47,8 @@ void print_help(std::ostream& out, const std::string& usage,
   for (const auto& [name, flag] : own_flags()) {
     const std::string& value = defaults.at(name);
     out << "  --" << name;
-    // If the default value stands for something else, the text says so.
+    // The default value is shown, unless it stands for something else: then the flag's own text has
+    // "Default:".
     const bool told = absl::StrContains(flag->Help(), "Default:");
     if (!value.empty() && !told) out << "  (" << value << ")";
     out << "\n";
@@ -60,8 +64,8 @@ std::string suggestion(const std::string& name) {
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
 
-// Removes the dashes of "--name=value" or "-name=value". Returns false if there is none, or nothing
-// behind them.
+// Removes the dashes of "--name=value" or "-name=value". Returns false if there are no dashes, or
+// if nothing follows them.
 bool strip_dashes(std::string& argument) {
   const std::size_t name = argument.find_first_not_of('-');
   if (name == std::string::npos || name < 1 || name > 2) return false;
@@ -73,7 +77,7 @@ bool strip_dashes(std::string& argument) {
   const std::string given = text::quoted(word) + " is not a flag";
   for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
     if (word.rfind(dash, 0) != 0) continue;
-    word.erase(0, dash.size());  // text editors make such dashes
+    word.erase(0, dash.size());  // text editors turn "--" into such dashes
     throw std::invalid_argument(given + ": its dash is not the one of the keyboard" +
                                 suggestion(word.substr(0, word.find('='))));
   }
@@ -89,10 +93,20 @@ bool is_unsigned(const absl::CommandLineFlag& flag) {
 }
 
 void set(absl::CommandLineFlag& flag, const std::string& value) {
-  // Mostly an empty shell variable. To get the default, leave the flag out.
-  if (value.empty()) throw std::invalid_argument(flag_text(flag.Name(), "") + " has no value");
+  // An empty value mostly comes from an empty shell variable. To get the default, the user leaves
+  // the flag out.
+  if (value.empty()) {
+    throw std::invalid_argument(flag_text(flag.Name(), "") +
+                                " has no value; give one, or leave the flag out");
+  }
   std::string error;
   if (flag.ParseFrom(value, &error)) return;
+  // What the AbslParseFlag() of one of this project's types says stands behind Abseil's sentence.
+  absl::string_view why = error;
+  if (absl::ConsumePrefix(&why, absl::StrCat("Illegal value '", value, "' specified for flag '",
+                                             flag.Name(), "'; "))) {
+    throw wrong_value(flag.Name(), value, why);
+  }
   throw wrong_value(flag.Name(), value,
                     "give " + (is_whole_number(flag)   ? "a whole number"
                                : is_unsigned(flag)     ? "a whole number from 0 on"

@@ -12,17 +12,18 @@ namespace {
 
 std::atomic<bool> requested_flag{false};
 std::atomic<bool> scope_alive{false};
-// A handler that takes a lock could deadlock with the interrupted thread.
+// The flag must be lock-free, because a handler that takes a lock could deadlock with the
+// interrupted thread.
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int /*signal*/) {
   requested_flag.store(true);
-  // Printed at once, since a step may take minutes.
+  // The text is printed at once, because the step may take minutes.
   constexpr char kText[] = "\nstopping after this step; interrupt again to stop at once\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
 }
 
-// A closed terminal counts like Ctrl-C.
+// The signals that ask for a stop. SIGHUP (a closed terminal) counts like Ctrl-C.
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace
@@ -34,13 +35,13 @@ InterruptScope::InterruptScope() {
   requested_flag.store(false);
   struct sigaction action = {};
   action.sa_handler = on_signal;
-  // RESETHAND: the second signal gets the default action. RESTART: reads and writes in progress
-  // continue.
+  // With SA_RESETHAND the second signal gets the default action. With SA_RESTART reads and writes
+  // in progress continue.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (std::size_t k = 0; k < std::size(kSignals); ++k) {
     sigaction(kSignals[k], nullptr, &previous_[k]);
-    // A signal that nohup ignores stays ignored.
+    // A signal that is already ignored, as under nohup, stays ignored.
     if (previous_[k].sa_handler != SIG_IGN) sigaction(kSignals[k], &action, nullptr);
   }
 }

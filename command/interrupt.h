@@ -8,7 +8,7 @@
 
 namespace gpipe::command {
 
-// Exit code of a program that SIGINT stopped, as shells report it.
+// The exit code of a program that SIGINT stopped, as shells report it.
 constexpr int kInterruptedExitCode = 130;
 
 // Thrown by work that is interrupted and cannot return early. run_command() catches it and returns

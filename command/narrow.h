@@ -11,7 +11,7 @@ namespace gpipe::command {
 // more than the line. Other lines stay as they are. Does not end with a newline.
 std::string narrow(const std::string& text, std::size_t columns);
 
-// narrow() for a message on a terminal that this file descriptor is, to at most 80 columns. Any
+// If the file descriptor is a terminal, narrows a message to at most 80 columns with narrow(). Any
 // other file gets the text as it is, so that a message in a log is one line that can be searched.
 std::string narrow_on_terminal(const std::string& text, int file_descriptor);
 

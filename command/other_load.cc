@@ -15,10 +15,10 @@
 namespace gpipe::command {
 namespace {
 
-// A quiet machine has less other work than this share.
+// If other work takes less than this share of the cores' time, the machine counts as quiet.
 constexpr double kNotable = 0.1;
 
-// The cores that the calling thread may use, as in usable_cores(). Empty: not known.
+// The cores that the calling thread may use, as in usable_cores(). Empty if they are not known.
 std::set<int> own_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -60,14 +60,14 @@ std::optional<CoreTimes> core_times(const std::string& stat, const std::set<int>
     std::istringstream words(line);
     std::string name;
     words >> name;
-    // The line "cpu" without a number is the sum of all cores.
+    // The line "cpu" without a number is skipped, because it is the sum of all cores.
     if (name.size() < 4 || name.compare(0, 3, "cpu") != 0 ||
         !std::all_of(name.begin() + 3, name.end(), [](char c) { return c >= '0' && c <= '9'; })) {
       continue;
     }
     if (cores.count(std::stoi(name.substr(3))) == 0) continue;
-    // user, nice, system, idle, iowait, irq, softirq, steal; the fields behind them are part of
-    // user and nice.
+    // The first eight numbers of a line are user, nice, system, idle, iowait, irq, softirq and
+    // steal. The numbers behind them are left out, because they are part of user and nice.
     constexpr std::size_t kIdle = 3;
     constexpr std::size_t kWaiting = 4;
     constexpr std::size_t kLast = 7;
@@ -102,7 +102,7 @@ OtherLoad::OtherLoad()
 std::optional<LoadShares> OtherLoad::shares() const {
   const std::optional<CoreTimes> end = times_now(cores_);
   const double wall = wall_seconds() - begin_seconds_;
-  // The kernel counts in hundredths of a second, so a short time is too inaccurate.
+  // The kernel counts in hundredths of a second, so shares of a short time would be too inaccurate.
   if (!begin_ || !end || wall < 0.5) return std::nullopt;
   return load_shares(*begin_, *end,
                      (own_seconds() - begin_own_) / (wall * static_cast<double>(cores_.size())));

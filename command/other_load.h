@@ -10,7 +10,7 @@ namespace gpipe::command {
 
 // The time that cores were busy and idle since the machine started, in the unit of /proc/stat.
 struct CoreTimes {
-  double busy = 0;  // with any work, or used by another virtual machine
+  double busy = 0;  // the cores did any work, or were used by another virtual machine
   double idle = 0;
 };
 
@@ -36,15 +36,15 @@ class OtherLoad {
  public:
   OtherLoad();  // watches from now on
 
-  // The shares of the cores that the process may use. None if they are not known, or if less than
-  // half a second has passed, which is too short to tell.
+  // The shares since the construction, of the cores that the process may use. None if the shares
+  // are not known, or if less than half a second has passed, which is too short to tell.
   std::optional<LoadShares> shares() const;
 
  private:
   std::set<int> cores_;
   std::optional<CoreTimes> begin_;
   double begin_seconds_;
-  double begin_own_;  // seconds of CPU
+  double begin_own_;  // this process's seconds of CPU
 };
 
 }  // namespace gpipe::command

@@ -41,7 +41,8 @@ TEST(LoadShares, AreWhatIsNotOurs) {
   ASSERT_TRUE(shares);
   EXPECT_NEAR(shares->others, 0.3, 1e-9);
   EXPECT_NEAR(shares->idle, 0.1, 1e-9);
-  // The kernel's clock is coarser than this process's.
+  // This process's own share may come out larger than the busy share, because the kernel's clock is
+  // coarser than the process's. Then the share of others is 0, and not negative.
   EXPECT_EQ(load_shares({100, 50}, {190, 60}, 0.95)->others, 0);
   EXPECT_FALSE(load_shares({0, 0}, {0, 0}, 0.6)) << "nothing was counted";
 }
@@ -53,7 +54,7 @@ TEST(LoadShares, DisturbWhereThereIsNoRoomBesideOurs) {
   EXPECT_FALSE(disturbs({0.2, 0.7})) << "of 64 cores, say";
 }
 
-// A child process computes on the only core that the test may use.
+// OtherLoad must see a child process that computes on the only core that the test may use.
 TEST(OtherLoad, SeesAnotherProcessOnItsCores) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -71,7 +72,7 @@ TEST(OtherLoad, SeesAnotherProcessOnItsCores) {
     }
   }
   const OtherLoad load;
-  // This process computes, too: its own work does not count as other load.
+  // This process computes, too. Its own work does not count as other load.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (std::chrono::steady_clock::now() < end) {
     std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -1,8 +1,10 @@
-# Shared by tests that run commands as programs; sourced. Requires: $program, the program to test.
 # shellcheck shell=bash
+# Functions for tests that run commands as programs. Tests source this file. Requires: $program, the
+# program to test.
 work=${TEST_TMPDIR:-$(mktemp -d)}
 unset BUILD_WORKING_DIRECTORY
-# Tests run in parallel: threads that spin while they wait for a core would cost minutes.
+# Each program has one thread, because tests run in parallel and threads that spin while they wait
+# for a core would cost minutes.
 export OMP_NUM_THREADS=1
 
 fail() {
@@ -11,7 +13,8 @@ fail() {
   exit 1
 }
 
-# expect_mistake TEXT FLAG...: exit code 2 and a message with TEXT, before anything is trained.
+# expect_mistake TEXT FLAG...: expects that $program with these flags ends with exit code 2 and a
+# message with TEXT, before anything is trained.
 expect_mistake() {
   local text=$1
   shift
@@ -33,7 +36,8 @@ expect_mistake_of_ranks() {
   [ "$ranks" -eq "$processes" ] || fail "$ranks of $processes processes end with exit code 2 for $*"
   [ "$(grep -c 'error: ' "$work/mistake.log")" -eq 1 ] || fail "not one error for $*"
   grep -q -e "^\[0\] error: $text" "$work/mistake.log" || fail "no 'error: $text' for $*"
-  # The message may be of any rank: the one that ended first.
+  # The launcher's last line tells where to find the reason. It is a message about the rank that
+  # ended first, which may be any.
   tail -n 1 "$work/mistake.log" | grep -q -F "output of rank 0, [0], says why
 its output, [0], says why" || fail "the last line for $*"
 }
@@ -46,15 +50,16 @@ by_rank() {
   command=(bash -c 'if [ "$RANK" = "$1" ]; then exec "${@:3}" "$2"; fi; exec "${@:3}"' bash "$@")
 }
 
-# expect_stopped TEXT LOG COMMAND...: Ctrl-C, once TEXT is in the LOG of the command, ends it with
-# exit code 130 within seconds.
+# expect_stopped TEXT LOG COMMAND...: waits until TEXT is in the LOG of the command, and expects
+# that Ctrl-C then ends the command with exit code 130 within seconds.
 expect_stopped() { expect_stopped_by INT 130 "$@"; }
 
-# expect_stopped_by SIGNAL CODE TEXT LOG COMMAND...: the same for another signal and exit code.
+# expect_stopped_by SIGNAL CODE TEXT LOG COMMAND...: does what expect_stopped does, for another
+# signal and exit code.
 expect_stopped_by() {
   local signal=$1 code=$2 text=$3 log=$4 pid got
   shift 4
-  # Background jobs of a shell ignore SIGINT unless it has job control.
+  # Job control is on (set -m), because without it a shell's background jobs ignore SIGINT.
   set -m
   "$@" >"$log" 2>&1 &
   pid=$!

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kBarWidth = 20;
-// Return to the first column and erase to the end of the line.
+// Returns to the first column and erases to the end of the line.
 constexpr char kEraseLine[] = "\r\x1b[K";
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -37,12 +37,12 @@ Progress::~Progress() { finish(); }
 
 void Progress::update(int64_t done, const std::string& note) {
   const Clock::time_point now = options_.now();
-  // The first line on a terminal is drawn at once: it shows that something has begun.
+  // The first line on a terminal is drawn at once, to show that the work has begun.
   if (now - last_ < options_.interval && !(options_.terminal && !drawn_)) return;
   last_ = now;
   std::string text = line(done, note, now - begin_);
   if (options_.terminal) {
-    // The last column stays free: some terminals wrap when it is written.
+    // The last column stays free, because some terminals wrap the line when it is written.
     const std::size_t room = static_cast<std::size_t>(std::max(options_.width - 1, 1));
     if (text.size() > room) text.resize(room);
     out_ << kEraseLine << text << std::flush;

@@ -13,11 +13,12 @@
 namespace gpipe::command {
 
 struct ProgressOptions {
-  // Redraw one line instead of writing several. Default: false; see `is_terminal`.
+  // Whether one line is redrawn, instead of several that are written one below the other. Default:
+  // false. See is_terminal().
   bool terminal = false;
-  // Columns of the terminal; longer lines are cut. Default: 80.
+  // The columns of the terminal. Longer lines are cut. Default: 80.
   int width = 80;
-  // Minimum time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
+  // The minimum time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
   std::chrono::milliseconds interval{-1};
   // The clock; tests replace it. Default: the steady clock.
   std::function<std::chrono::steady_clock::time_point()> now;
@@ -33,7 +34,8 @@ struct ProgressOptions {
 //   progress.finish();
 class Progress {
  public:
-  // `total` steps are expected. 0 or less means unknown: the number done is shown without a share.
+  // `total`: the number of steps that are expected. If it is 0 or less, the total is not known, and
+  // the number of steps that are done is shown without a share.
   Progress(std::ostream& out, std::string label, int64_t total, ProgressOptions options = {});
   ~Progress();
   Progress(const Progress&) = delete;

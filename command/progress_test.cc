@@ -53,7 +53,7 @@ TEST_F(ProgressTest, TerminalRedrawsOneLineAndErasesIt) {
   advance(10);
   progress.update(1);
   advance(10);
-  progress.update(2);  // too soon
+  progress.update(2);  // too soon after the line before: nothing is written
   advance(100);
   progress.update(3);
   progress.finish();

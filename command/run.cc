@@ -18,7 +18,8 @@ std::string message_of(const std::exception& error) {
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  // LibTorch's CPU allocator has no exception type of its own for it.
+  // LibTorch's CPU allocator throws no exception type of its own when memory runs out, so the text
+  // decides.
   const std::string message = message_of(error);
   return message.find("can't allocate memory") != std::string::npos ||
          message.find("not enough memory") != std::string::npos;
@@ -28,8 +29,8 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<Work()>& prepare, const AbsentFlags& absent,
                 const SaysOfMistake& says) {
   start_with_sleeping_threads(argc, argv);
-  // If the reader of the output closes it (head), hours of work must not end: std::cout fails, and
-  // files are still written.
+  // SIGPIPE is ignored, because hours of work must not end if the reader of the output closes it
+  // (as head does). Then only std::cout fails, and files are still written.
   std::signal(SIGPIPE, SIG_IGN);
   MainOptions options;
   options.version = version_text();

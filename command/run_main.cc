@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "command/interrupt.h"
+#include "command/made_folders.h"
 #include "command/narrow.h"
 #include "text/shown.h"
 
@@ -13,7 +14,8 @@ namespace gpipe::command {
 namespace {
 
 int end_with(int code, const std::string& text) {
-  // Names and files of users may contain control sequences for a terminal.
+  // The text is shown without control sequences for a terminal, which names and files of users may
+  // contain.
   std::cerr << narrow_on_terminal("error: " + text::shown(text, text::Letters::kAllOfLines),
                                   STDERR_FILENO)
             << std::endl;
@@ -37,14 +39,20 @@ int run_main(int argc, const char* const* argv, const std::string& usage,
     }
   } catch (const std::exception& error) {
     const int code = options.code(error);
-    if (code != kUsageExitCode || !options.says) return end_with(code, options.message(error));
-    const std::string text = options.says(error);
+    if (code != kUsageExitCode) return end_with(code, options.message(error));
+    const std::string text = options.says ? options.says(error) : options.message(error);
+    // The folders are removed only after the call of `says`, which returns when all processes have
+    // ended their checks.
+    remove_made_folders();
     return text.empty() ? code : end_with(code, text);
   }
+  tell_made_folders();
   try {
     const int code = work ? work() : 0;
     if (code == 0 && !std::cout.flush()) {
-      throw std::runtime_error("the result cannot be written to standard output");
+      throw std::runtime_error(
+          "the result cannot be written to standard output; is the disk full, or was its reader "
+          "closed?");
     }
     return code;
   } catch (const Interrupted&) {

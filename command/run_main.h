@@ -18,10 +18,10 @@ using Work = std::function<int()>;
 // The name of the project, for --version.
 inline constexpr char kProject[] = "GPipe for C++, no release yet";
 
-// 2 for std::invalid_argument, else 1.
+// The exit code of an error: 2 for std::invalid_argument, otherwise 1.
 int exit_code_of(const std::exception& error);
 
-// The differences between programs.
+// What programs may have of their own: the answer to --version, exit codes and messages.
 struct MainOptions {
   std::string version = kProject;  // the answer to --version
   AbsentFlags absent = {};
@@ -30,7 +30,8 @@ struct MainOptions {
   // The message for an error.
   std::function<std::string(const std::exception& error)> message =
       [](const std::exception& error) { return error.what(); };
-  // The message for wrong usage instead; if it is empty, nothing is printed. Null: `message`.
+  // The message for wrong usage, in place of `message`; if it is empty, nothing is printed. Null:
+  // `message` is used.
   std::function<std::string(const std::exception& mistake)> says = nullptr;
 };
 

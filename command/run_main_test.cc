@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "command/files.h"
 #include "command/interrupt.h"
 
 namespace gpipe::command {
@@ -60,6 +62,24 @@ TEST(RunMain, AnErrorGivesATerminalNoOrders) {
             "error: there is no flag --a\\x0ab; --help lists the flags\n");
 }
 
+TEST(RunMain, AMistakeLeavesNoFolder) {
+  const std::string folder =
+      std::filesystem::weakly_canonical(::testing::TempDir() + "/of_a_mistake").string();
+  const auto check = [&] { check_writable_folder("--run", folder); };
+  const Result mistake = run([&]() -> Work {
+    check();
+    throw std::invalid_argument("give 3");
+  });
+  EXPECT_EQ(mistake.errors, "error: give 3\n");
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  const Result done = run([&]() -> Work {
+    check();
+    return nullptr;
+  });
+  EXPECT_EQ(done.errors, "created the folder " + folder + "\n");
+  EXPECT_TRUE(std::filesystem::exists(folder));
+}
+
 TEST(RunMain, ErrorsBeforeAndInTheWork) {
   const Result mistake = run([]() -> Work { throw std::invalid_argument("give 3"); });
   EXPECT_EQ(mistake.code, kUsageExitCode);
@@ -88,7 +108,8 @@ TEST(RunMain, ProgramsMayHaveCodesAndWordsOfTheirOwn) {
   const Result mistake = run(throws(std::invalid_argument("give 3")), options);
   EXPECT_EQ(mistake.code, kUsageExitCode);
   EXPECT_EQ(mistake.errors, "error: so: give 3\n");
-  // Another process reports the mistake.
+  // An empty message of `says` means that another process reports the mistake. Then nothing is
+  // printed, and the exit code stays.
   options.says = [](const std::exception&) { return ""; };
   const Result silent = run(throws(std::invalid_argument("give 3")), options);
   EXPECT_EQ(silent.code, kUsageExitCode);

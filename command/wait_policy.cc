@@ -11,7 +11,7 @@
 namespace gpipe::command {
 namespace {
 
-// About 25 microseconds, the time to wake a thread.
+// The number of spins that take about 25 microseconds, the time to wake a thread.
 constexpr char kSpins[] = "1000";
 
 std::string contents(const char* file) {
@@ -19,7 +19,8 @@ std::string contents(const char* file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// A debugger would lose the program that it has read.
+// Whether a debugger traces this process. Under a debugger the program is not started again,
+// because the debugger would lose the program that it has read.
 bool is_traced() {
   const std::string status = contents("/proc/self/status");
   const std::string key = "\nTracerPid:\t";
@@ -33,8 +34,8 @@ bool are_of_this_process(int argc, const char* const* argv) {
   return !text.empty() && text == contents("/proc/self/cmdline");
 }
 
-// The path is not "/proc/self/exe", because process lists would call the program "exe". Empty if it
-// is not known.
+// The path of this process's program; empty if it is not known. It is not "/proc/self/exe", because
+// process lists would call the program "exe".
 std::string program() {
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
@@ -54,7 +55,8 @@ void start_with_sleeping_threads(int argc, const char* const* argv) {
   if (setenv(kPolicy, "passive", 0) == 0 && setenv(kCount, kSpins, 0) == 0) {
     execv(path.c_str(), const_cast<char* const*>(argv));
   }
-  // exec failed, for example because the program was removed or replaced since it started.
+  // execv() failed, for example because the program was removed or replaced since it started. So
+  // the process goes on without the variables.
   unsetenv(kPolicy);
   unsetenv(kCount);
 }

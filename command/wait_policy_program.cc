@@ -1,4 +1,5 @@
-// wait_policy_program: prints what a command knows about itself, for wait_policy_test.sh.
+// wait_policy_program: prints its arguments, name, process id and environment as a command sees
+// them, for wait_policy_test.sh.
 
 #include <unistd.h>
 

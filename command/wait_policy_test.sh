@@ -1,6 +1,6 @@
 #!/bin/bash
-# Commands let their waiting threads sleep: OMP_WAIT_POLICY and GOMP_SPINCOUNT are set when OpenMP's
-# library is loaded, and nothing else changes.
+# Tests that commands let their waiting threads sleep: OMP_WAIT_POLICY and GOMP_SPINCOUNT are set
+# when OpenMP's library is loaded, and nothing else changes.
 #   wait_policy_test.sh PROGRAM
 set -u
 program=$1
@@ -8,11 +8,12 @@ program=$1
 source command/program_testing.sh
 unset OMP_WAIT_POLICY GOMP_SPINCOUNT
 
-# expect WORDS LOG: a line of the log.
+# expect WORDS LOG: expects that a line of the log is WORDS.
 expect() { grep -q -x -e "$1" "$2" || fail "no line '$1'"; }
 
-# With OMP_DISPLAY_ENV, OpenMP's library prints its settings whenever it is loaded. That is twice here, because the
-# program executes itself again with the variables set. The last output counts.
+# With OMP_DISPLAY_ENV, OpenMP's library prints its settings whenever it is loaded. It is loaded
+# twice here, because the program executes itself again with the variables set. The last output
+# counts.
 OMP_DISPLAY_ENV=verbose "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
 [ $? -eq 7 ] || fail "the exit code of the work"
 expect "policy passive" "$work/plain.log"
@@ -21,14 +22,15 @@ expect "word two words" "$work/plain.log"
 grep "OMP_WAIT_POLICY = " "$work/plain.log" | tail -n 1 | grep -q -i "passive" || fail "OpenMP's library did not read it"
 grep "GOMP_SPINCOUNT = " "$work/plain.log" | tail -n 1 | grep -q "'1000'" || fail "OpenMP's library did not read the count"
 
-# The name and the process id stay.
+# The program that is started again has the name and the process id of the first one.
 bash -c 'echo "pid $$" >"$1"; exec -a "another name" "$2"' - "$work/pid" "$program" >"$work/name.log" 2>&1 ||
   fail "under another name"
 expect "name another name" "$work/name.log"
 expect "$(cat "$work/pid")" "$work/name.log"
 expect "policy passive" "$work/name.log"
 
-# What the user has set stays, and so does a signal that is ignored.
+# If the user has set one of the variables, neither is changed. A signal that is ignored stays
+# ignored.
 OMP_WAIT_POLICY=active "$program" >"$work/active.log" 2>&1 || fail "with a policy"
 expect "policy active" "$work/active.log"
 expect "spins none" "$work/active.log"

@@ -17,11 +17,11 @@ namespace gpipe::diagnosis {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// A change is taken back if it gains less than this share: fewer changes are better.
+// A change is taken back if it gains less than this share, because fewer changes are better.
 constexpr double kWorthAChange = 0.003;
-// This many of the best combinations get a search for their best cut.
+// How many of the best combinations get a search for their best cut.
 constexpr size_t kSearched = 3;
-constexpr int kMostSimulations = 300;  // of a search
+constexpr int kMostSimulations = 300;  // the most that a search makes
 
 class Search {
  public:
@@ -35,7 +35,7 @@ class Search {
         pieces_(static_cast<int64_t>(costs.profiles.front().layers.size()), costs.together,
                 "advice: ") {}
 
-  // Modeled seconds; infinite for a setup that cannot run.
+  // The modeled seconds of a step; infinite for a setup that cannot run or does not fit.
   double step(const PipelineSetup& setup) const {
     if (options_.check) options_.check();
     if (!runs(setup) || !fits(setup)) return kNever;
@@ -59,15 +59,16 @@ class Search {
 
   PipelineSetup with_balance() const { return searched(now_, /*modes=*/false); }
 
-  // The setups with other modes: the fastest modes that fit, and kExceptLast everywhere, which
-  // keeps at most one graph.
+  // The setups with other checkpoint modes: the fastest modes that fit, and kExceptLast everywhere,
+  // which keeps at most one graph for each stage.
   std::vector<PipelineSetup> with_checkpoints() const {
     PipelineSetup sparing = now_;
     sparing.checkpoints.assign(now_.balance.size(), Checkpoint::kExceptLast);
     return {with_fastest_modes(now_), sparing};
   }
 
-  // The schedules that no other one beats in both time and memory, the fastest first.
+  // The setups with other schedules that no other schedule beats in both time and memory, the
+  // fastest first.
   std::vector<PipelineSetup> with_schedules() const {
     struct Tried {
       PipelineSetup setup;
@@ -95,7 +96,8 @@ class Search {
     return result;
   }
 
-  // The best setup when everything may change at once.
+  // The best setup that is found if number of micro-batches, schedule, modes and cut may change
+  // together.
   PipelineSetup with_all() const {
     std::set<int64_t> chunks(options_.chunks.begin(), options_.chunks.end());
     chunks.insert(now_.chunks);
@@ -127,7 +129,8 @@ class Search {
     return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
   }
 
-  // `start` with the present schedule and with each of those to choose from that runs and differs.
+  // `start` with each schedule that it can run: the present one, and those of
+  // AdviceOptions::schedules whose tables differ from the ones before.
   std::vector<PipelineSetup> with_each_schedule(const PipelineSetup& start) const {
     std::vector<ScheduleChoice> schedules = {now_.schedule};
     schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
@@ -150,7 +153,8 @@ class Search {
       const Schedule schedule = schedule_of(setup);
       return schedule.stages() == static_cast<int64_t>(setup.balance.size()) &&
              schedule.micro_batches() == micro_batches(setup);
-    } catch (const std::invalid_argument&) {  // a generator that does not support this number
+    } catch (const std::invalid_argument&) {
+      // The generator does not support this number of micro-batches.
       return false;
     }
   }
@@ -169,8 +173,9 @@ class Search {
     if (step(other) < step(best)) best = other;
   }
 
-  // Gives each partition the fastest mode with which its worker fits: one worker does not change
-  // another's memory. The first partitions of a worker get slower modes first.
+  // Gives each partition the fastest mode with which its worker fits. Each worker is treated alone,
+  // because the modes of one worker do not change another worker's memory. The first partitions of
+  // a worker get slower modes first.
   PipelineSetup with_fastest_modes(PipelineSetup setup) const {
     setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
     if (options_.memory_limit <= 0) return setup;
@@ -196,7 +201,8 @@ class Search {
     balance::LayerProfile loss;
     loss.forward = costs_.loss_forward * of_loss;
     loss.backward = costs_.loss_backward * of_loss;
-    // The loss has no weights: the stage before waits for all of its backward.
+    // The loss has no weights, so all of its backward counts as an input gradient, for which the
+    // stage before waits.
     loss.split = balance::SplitBackward{loss.backward, 0, 0};
     add_times(profile.layers.back(), loss);
     balance::ExplainOptions options;
@@ -241,8 +247,8 @@ class Search {
     return best;
   }
 
-  // Takes back changes that gain next to nothing, and a schedule that holds more than another one
-  // that is about as fast.
+  // Takes back changes that gain next to nothing. If another schedule is about as fast and holds
+  // less, takes that schedule.
   PipelineSetup simplified(PipelineSetup setup) const {
     const double most = step(setup) * (1 + kWorthAChange);
     for (PipelineSetup& other : with_each_schedule(setup)) {

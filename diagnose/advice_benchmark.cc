@@ -1,9 +1,9 @@
-// Follows the advice of diagnoses: small networks in two partitions on this machine's CPU, one
-// thread each, set up badly (too many micro-batches, the same number of layers in each partition,
-// everything checkpointed, fill-drain). Each piece of advice is followed, and steps with and
-// without it are timed in turns.
+// Measures whether the advice of diagnoses gains what it predicts. The pipelines are small networks
+// in two partitions on this machine's CPU, with one thread each. They are set up badly: too many
+// micro-batches, the same number of layers in each partition, everything checkpointed, fill-drain.
+// Each piece of advice is followed, and steps with and without it are timed in turns.
 //   advice_benchmark [NETWORK [SECONDS]]
-// NETWORK is 0, 1 or 2; all of them otherwise. Prints predicted and real gains.
+// NETWORK is 0, 1 or 2; without it all three are run. Prints predicted and real gains.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/rand.h>
@@ -41,7 +41,8 @@ GPipe make_pipe(const SmallNetwork& network, const PipelineSetup& setup) {
                                    .cpu_threads_per_stage(1));
 }
 
-// The median over turns of the present step's time divided by that of the step with the advice.
+// `speed_up` is the median over turns of the present step's time, divided by the time of the step
+// with the advice.
 struct Gain {
   double speed_up = 0;
   double step = 0;
@@ -59,7 +60,7 @@ Gain follow(const SmallNetwork& network, const at::Tensor& input, const Pipeline
   std::vector<double> ratios;
   std::vector<double> steps;
   for (size_t turn = 0; turn <= kTurns; ++turn) {
-    // Runs each twice, so that memory settles.
+    // Each pipeline runs two steps, of which the second is timed, so that memory settles.
     step(before, bad);
     const double slow = step(before, bad);
     step(after, good);

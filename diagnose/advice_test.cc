@@ -26,7 +26,8 @@ using ::testing::Le;
 const ScheduleChoice kInTurns = {"1f1b", Schedule::one_f_one_b};
 const ScheduleChoice kFillDrain = {"gpipe", Schedule::gpipe};
 
-// 16 rows; a layer takes `start` seconds for each micro-batch beside its time for each row.
+// Costs for micro-batches of up to 16 rows. A layer takes `start` seconds for each micro-batch in
+// addition to its time for each row.
 Costs costs(const std::vector<double>& layers, double start = 0) {
   Costs result;
   for (int64_t rows = 1; rows <= 16; rows *= 2) {
@@ -82,10 +83,11 @@ TEST(Advice, FewerMicroBatchesWhereEachIsExpensive) {
   const std::vector<Advice> advice = advise(slow, bad);
   ASSERT_EQ(advice.size(), 1u);
   EXPECT_EQ(advice[0].change, Change::kChunks);
-  // (m + 1) (16 / m + 4) is smallest for m = 2.
+  // The time of a step with m micro-batches is in proportion to (m + 1) (16 / m + 4), which is
+  // smallest for m = 2.
   EXPECT_EQ(advice[0].setup.chunks, 2);
   EXPECT_DOUBLE_EQ(advice[0].speed_up, (17.0 * 5) / (3 * 12));
-  // The prediction is in measured seconds.
+  // The prediction is in measured seconds, which are 1.1 times the modeled ones here.
   EXPECT_DOUBLE_EQ(advice[0].step, 1.1 * 3 * 3 * 12);
 }
 
@@ -123,7 +125,8 @@ TEST(Advice, NoRecomputesCostMemoryThatItTells) {
 }
 
 TEST(Advice, WithinALimitOfMemoryPartitionsGetModesOfTheirOwn) {
-  // Under 1F1B the first partition holds two micro-batches, the second one.
+  // Under 1F1B the first partition holds two micro-batches, and the second holds one. So only the
+  // first exceeds the limit and gets a slower mode.
   AdviceOptions limited = options();
   limited.memory_limit = 2 * (1 + 100) - 1;
   const PipelineSetup bad = setup({1, 1}, 16, Checkpoint::kAlways);
@@ -150,7 +153,8 @@ TEST(Advice, ALimitOfMemoryIsForAWorkerWithAllOfItsPartitions) {
   ASSERT_NE(modes, nullptr);
   EXPECT_THAT(modes->setup.checkpoints, Each(Checkpoint::kNever));
   ASSERT_EQ(modes->memory.size(), 2u);
-  // The limit is more than any partition takes, and less than the two of the first worker.
+  // The limit is more than any partition takes, and less than the two partitions of the first
+  // worker take together. So the first of them gets a slower mode.
   advice_options.memory_limit = modes->memory[0] - 1;
   const ModeledMemory memory = model_memory(costs({1, 1, 1, 1}), 16, modes->setup, 2);
   ASSERT_GT(advice_options.memory_limit,
@@ -167,7 +171,7 @@ TEST(Advice, ALimitOfMemoryIsForAWorkerWithAllOfItsPartitions) {
 }
 
 TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
-  // The last partition has most to do, and under 1F1B it recomputes nothing.
+  // The last partition has most to do. Under 1F1B it recomputes nothing, so 1F1B is advised.
   const std::vector<Advice> advice =
       advise(costs({1, 3}), setup({1, 1}, 16, Checkpoint::kExceptLast, kFillDrain));
   const Advice* schedule = find(advice, Change::kSchedule);
@@ -176,8 +180,8 @@ TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
   EXPECT_GT(schedule->speed_up, 1.2);
 }
 
-// Options with the named schedules of a placement, made for costs in which each half of a backward
-// takes as long as a forward.
+// Options with the named schedules of a placement. The schedules are made for costs in which each
+// half of a backward takes as long as a forward.
 AdviceOptions named(const Placement& placement) {
   AdviceOptions result = options();
   result.schedules = named_choices(placement, {1, 2, 4, 8, 16});
@@ -188,8 +192,8 @@ TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
   AdviceOptions advice_options = named(Placement::one_each(4));
   advice_options.chunks = {8};
   const PipelineSetup now = setup({1, 1, 1, 1}, 8, Checkpoint::kNever);
-  // 1F1B's bubble is (p - 1) (F + B), that of ZB-H1 (p - 1) (F + I - W), that of ZB-H2 (p - 1) F:
-  // with equal halves ZB-H1 and ZB-H2 are equally fast, and ZB-H1 holds less.
+  // 1F1B's bubble is (p - 1) (F + B), that of ZB-H1 (p - 1) (F + I - W), that of ZB-H2 (p - 1) F.
+  // With equal halves ZB-H1 and ZB-H2 are equally fast, so only ZB-H1 is advised, which holds less.
   Costs each = costs({1, 1, 1, 1});
   std::vector<Advice> advice = advise(each, now, advice_options);
   ASSERT_EQ(advice.size(), 1u);
@@ -197,7 +201,7 @@ TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
   EXPECT_EQ(advice[0].setup.schedule.name, "zb-h1");
   EXPECT_NEAR(advice[0].speed_up, (8 + 3) * 3 / (8 * 3 + 3.0), 1e-9);
 
-  // I = 1.2 F, W = 0.8 F: ZB-H2 is faster, and holds more.
+  // With I = 1.2 F and W = 0.8 F, ZB-H2 is faster than ZB-H1 but holds more, so both are advised.
   for (balance::Profile& profile : each.profiles) {
     for (balance::LayerProfile& layer : profile.layers) {
       layer.split = balance::SplitBackward{1.2 * layer.forward, 0.8 * layer.forward, layer.kept};
@@ -219,7 +223,7 @@ TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
 }
 
 TEST(Advice, AmongThoseOfALoopAndOfAV) {
-  // Eight layers for two workers.
+  // For eight layers on two workers, only schedules of the pipeline's own placement are advised.
   const Costs each = costs(std::vector<double>(8, 1.0));
   for (const Placement& placement : {Placement::loop(2, 2), Placement::v_shape(2)}) {
     AdviceOptions advice_options = named(placement);
@@ -230,7 +234,7 @@ TEST(Advice, AmongThoseOfALoopAndOfAV) {
       EXPECT_NO_THROW(advice_item.setup.schedule.make(4, 4).check(placement));
     }
   }
-  // Fill-drain in a V is slower than ZB-V.
+  // Fill-drain in a V is slower than ZB-V, so ZB-V is advised.
   AdviceOptions advice_options = named(Placement::v_shape(2));
   advice_options.chunks = {4};
   const ScheduleChoice slow = {"fill-drain in a V", [](int64_t, int64_t micro_batches) {
@@ -244,7 +248,8 @@ TEST(Advice, AmongThoseOfALoopAndOfAV) {
 }
 
 TEST(Advice, OfSchedulesThatAreEquallyFastTheOneThatHoldsLess) {
-  // Two schedules that hold all micro-batches, and 1F1B after them.
+  // The choices are two schedules that hold all micro-batches, and 1F1B after them, which is as
+  // fast and holds less. So 1F1B is advised.
   const ScheduleChoice other = {"other", fill_drain};
   AdviceOptions advice_options = options();
   advice_options.schedules = {kFillDrain, other, kInTurns};
@@ -264,7 +269,7 @@ TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {
   EXPECT_THAT(advice[0].setup.balance, ElementsAre(2, 2));
   EXPECT_EQ(advice[0].setup.chunks, 2);
   EXPECT_THAT(advice[0].setup.checkpoints, Each(Checkpoint::kNever));
-  // "gpipe" is as fast as 1F1B, so it stays.
+  // The present schedule "gpipe" stays, because it is as fast as 1F1B.
   EXPECT_EQ(advice[0].setup.schedule.name, "gpipe");
   EXPECT_TRUE(std::is_sorted(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) {
     return a.speed_up > b.speed_up;

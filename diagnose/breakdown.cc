@@ -9,7 +9,7 @@
 namespace gpipe::diagnosis {
 namespace {
 
-constexpr double kGrid = 0x1p-40;  // a picosecond
+constexpr double kGrid = 0x1p-40;  // about a picosecond
 
 int64_t workers_of(int64_t rows, const PipelineSetup& setup) {
   return setup.schedule
@@ -53,7 +53,7 @@ double fit_contention(const Costs& costs, int64_t rows, const PipelineSetup& set
   machine.contention = 1;
   const double once = model_step(costs, rows, setup, machine).busy;
   machine.contention = 2;
-  // The time grows linearly with the contention.
+  // Two simulations are enough, because the time grows linearly with the contention.
   const double more = model_step(costs, rows, setup, machine).busy - once;
   return more > 0 ? std::max(1.0, 1 + (busy - once) / more) : 1.0;
 }

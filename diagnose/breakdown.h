@@ -17,8 +17,8 @@ double on_grid(double seconds);
 
 // For each cause, in the order of Cause: by how much the modeled step gets longer when this cause
 // is counted in addition to the ones before. kSmallMicroBatches begins at `ideal`, and kOverhead is
-// the rest up to the measured `step`, so they sum up to step - ideal: exactly, if both are on the
-// grid.
+// the rest up to the measured `step`, so the parts sum up to step - ideal. The sum is exact if both
+// are on the grid (on_grid).
 //
 // Throws as model_step() does.
 std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSetup& setup,

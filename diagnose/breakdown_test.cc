@@ -7,8 +7,8 @@
 namespace gpipe::diagnosis {
 namespace {
 
-// Layers of 1 and 2 seconds for a row, forward and backward, times `factors`; a micro-batch of one
-// row takes `small` times as long as a row of four.
+// Costs of layers that take 1 second for a row's forward and 2 for its backward, times `factors`.
+// In a micro-batch of one row, the row takes `small` times as long as in one of four rows.
 Costs costs(const std::vector<double>& factors, double small = 1) {
   Costs result;
   for (const int64_t rows : {1, 4}) {
@@ -50,7 +50,8 @@ TEST(BreakDown, NothingIsLostByOneWorkerWithTheWholeBatch) {
 }
 
 TEST(BreakDown, EachCauseGetsItsOwn) {
-  // 4 micro-batches of 1 row, 1.5 times as long as in the whole batch.
+  // Each cause has its own part of the step. There are 4 micro-batches of 1 row, which take 1.5
+  // times as long as a row of the whole batch.
   Machine machine;
   machine.latency = 0.125;
   machine.contention = 1.25;
@@ -58,8 +59,8 @@ TEST(BreakDown, EachCauseGetsItsOwn) {
                                 machine, /*ideal=*/4 * 12.0 / 2, /*step=*/200);
   EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kSmallMicroBatches), 0.5 * 24);
   EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kImbalance), 1.5 * (36 - 24));
-  // The slow partition waits for a forward of the fast one, and so does the caller for its
-  // backward.
+  // The slow partition waits for the first forward of the fast one (1), and the caller waits for
+  // the last backward of the fast one (2).
   EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kFillAndDrain), 1.5 * (1 + 2));
   EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kRecompute), 1.5 * (4 * 3 + 1));
   EXPECT_DOUBLE_EQ(seconds_of(parts, Cause::kTransfers), 2 * 0.125);
@@ -100,7 +101,7 @@ TEST(FitContention, FindsWhatTheWorkersWereBusyMore) {
   const double busy = model_step(costs({1, 1}), 4, two, machine).busy;
   EXPECT_NEAR(fit_contention(costs({1, 1}), 4, two, Machine(), busy), 1.3, 1e-9);
   EXPECT_EQ(fit_contention(costs({1, 1}), 4, two, Machine(), 0.9 * busy / 1.3), 1);
-  // One worker has no others beside it.
+  // With one worker the contention is 1, because no other worker runs beside it.
   EXPECT_EQ(fit_contention(costs({1, 1}), 4, setup({2}, 4, Checkpoint::kNever), Machine(), 99), 1);
 }
 

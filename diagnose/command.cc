@@ -1,4 +1,5 @@
-// The command //diagnose:command: why training is slow in a pipeline on this machine's CPU.
+// The command //diagnose:command: finds out why training is slow in a pipeline on this machine's
+// CPU.
 
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "balance/balance.h"
 #include "balance/commands/command_model.h"
+#include "balance/commands/cut_flags.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/zoo_model.h"
 #include "balance/costs/profiler.h"
@@ -42,9 +44,10 @@ ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition, such as 20,31. Default: cut by measured times.");
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
-          "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
+          gpipe::balance::checkpoint_help());
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, threads, 0, "Threads of a partition. Default: 0, an equal share.");
 ABSL_FLAG(double, seconds, 1, "Seconds of each measurement; there are about ten.");
 ABSL_FLAG(uint64_t, seed, 0, "Seed of the data, and of weights that no file has.");
@@ -70,9 +73,9 @@ constexpr int64_t kMost = int64_t{1} << 30;
 struct Settings {
   CommandModel model;
   bool is_of_folder = false;
-  bool has_weights = false;  // whether the folder has any
+  bool has_weights = false;  // whether the folder of the model has weights
   int64_t partitions = 0;
-  std::vector<int64_t> balance;  // empty: to be measured
+  std::vector<int64_t> balance;  // empty if the best cut is to be measured
   int64_t chunks = 0, threads = 0;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
   ScheduleChoice schedule;
@@ -85,23 +88,9 @@ void read_cut(Settings& settings) {
   const int64_t layers = settings.model.layers();
   const std::string given = absl::GetFlag(FLAGS_balance);
   settings.balance = command::parse_balance(given);
-  const auto parts = static_cast<int64_t>(settings.balance.size());
   settings.partitions =
-      in_range("partitions", absl::GetFlag(FLAGS_partitions), 1, kMost).value_or(parts);
-  if (settings.partitions == 0) {
-    throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
-  }
-  if (parts > 0 && parts != settings.partitions) {
-    throw command::wrong_value("partitions", settings.partitions,
-                               absl::StrCat("--balance has ", parts));
-  }
-  if (settings.partitions > layers) {
-    throw command::wrong_value("partitions", settings.partitions,
-                               absl::StrFormat("%s has %d layers only%s", settings.model.title(),
-                                               layers, balance::one_layer_hint(layers)));
-  }
-  command::check_balance_sum(settings.balance, layers, given, settings.model.title(),
-                             balance::one_layer_hint(layers));
+      balance::read_partitions(absl::GetFlag(FLAGS_partitions), settings.balance, kMost);
+  balance::check_cut(settings.partitions, settings.balance, given, layers, settings.model.title());
 }
 
 Settings read_settings() {
@@ -119,9 +108,10 @@ Settings read_settings() {
                         settings.model.rows()));
   }
   read_cut(settings);
-  settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
-  settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
-  (void)settings.schedule.make(settings.partitions, settings.chunks);  // throws if it cannot be
+  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  // Throws if the schedule cannot have these sizes.
+  (void)settings.schedule.make(settings.partitions, settings.chunks);
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
   settings.seconds = command::at_least("seconds", absl::GetFlag(FLAGS_seconds), 1e-3, 1e6);
   settings.seed = absl::GetFlag(FLAGS_seed);
@@ -129,7 +119,7 @@ Settings read_settings() {
   return settings;
 }
 
-// What the weights are.
+// A sentence that says whether the weights are the folder's or random ones.
 std::string weights_text(const Settings& settings) {
   if (!settings.is_of_folder) return "";
   if (settings.has_weights) return "Its weights are the folder's.";

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The command //diagnose:command: of a network of the zoo, of a folder with a config alone, and of one with weights.
+# Tests the command //diagnose:command with a network of the zoo, with a folder that has only a
+# config, and with a folder that has weights.
 #   command_test.sh PROGRAM
 set -u
 program=$(realpath "$1")
@@ -20,7 +21,8 @@ expect_mistake "--seconds=nan: give a number from 0.001" "${tiny[@]}" --partitio
 expect_mistake "it is a folder" "${tiny[@]}" --partitions=2 --json="$work"
 expect_mistake "model 'hf:$work': " --model="hf:$work" --partitions=2
 
-# told NAME ARGS...: a diagnosis, of which the text and the JSON tell the same pipeline.
+# told NAME ARGS...: makes a diagnosis, and expects that the text is about the pipeline, and that
+# the JSON has a step and two partitions.
 told() {
   local name=$1
   shift
@@ -39,7 +41,7 @@ grep -q "weights" "$work/zoo.log" && fail "a model of the zoo has no files"
 told cut "${tiny[@]}" --balance=3,4 --checkpoint=never --schedule=zb-h1 --threads=1
 grep -q "Setup: balance {3, 4}, chunks 2, checkpoint never, schedule zb-h1" "$work/cut.log" || fail "$(cat "$work/cut.log")"
 
-# A folder with a config alone; one with experts; and one with weights, which are read.
+# The command accepts a folder with a config alone, one with experts, and one with weights, which it reads.
 config='"vocab_size": 7, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4'
 cd "$work" || fail "no folder"
 mkdir llama experts
@@ -84,7 +86,9 @@ PYTHON
 told weights --model=hf:llama,8 "${small[@]}"
 tr -s '\n ' ' ' <"$work/weights.log" | grep -q "Its weights are the folder's\." ||
   fail "not told which weights: $(cat "$work/weights.log")"
-for cut in --partitions=2 --balance=3,4; do  # while a cut is looked for, and while steps are measured
+# Ctrl-C ends the command while it looks for a cut (--partitions), and while it measures steps
+# (--balance).
+for cut in --partitions=2 --balance=3,4; do
   expect_stopped "^measuring" "$work/stopped.log" "$program" "${tiny[@]}" "$cut" --seconds=1000
 done
 echo PASSED

@@ -8,9 +8,10 @@
 namespace gpipe::diagnosis {
 namespace {
 
-// A partition does one thing at a time, so its work fits into the step, except for noise.
-constexpr double kMostWork = 1.25;     // of the step
-constexpr double kMostOverhead = 0.5;  // of the step
+// The largest share of the step that a partition's work may have. A partition does one thing at a
+// time, so its work fits into the step, except for noise.
+constexpr double kMostWork = 1.25;     // as a share of the step
+constexpr double kMostOverhead = 0.5;  // as a share of the step
 
 constexpr char kAgain[] =
     "Something else ran on this machine, or its devices are not alike: diagnose again, with "
@@ -47,8 +48,8 @@ std::string contradiction(const Diagnosis& diagnosis) {
         ms(explained), ms(diagnosis.step), kAgain);
   }
   if (overhead > kMostOverhead * diagnosis.step) {
-    // Layers that take microseconds look the same as another program that ran only during the
-    // steps.
+    // The message names two possible reasons, because layers that take microseconds look the same
+    // as another program that ran only during the steps.
     return absl::StrFormat(
         "The measurements contradict each other: the parts explain only %s of a step of %s. %s If "
         "that says the same, the micro-batches are too small for a pipeline: make them larger.",

@@ -16,9 +16,9 @@ namespace gpipe::diagnosis {
 // based on such measurements.
 std::string contradiction(const Diagnosis& diagnosis);
 
-// A text for people, if other work had the cores during the measurements; otherwise empty. Parts
-// that were measured one after another then belong to different conditions, and advice differs from
-// one diagnosis to the next.
+// A text for people, if other work had the cores during the measurements; otherwise empty. In that
+// case parts that were measured one after another belong to different conditions, and advice
+// differs from one diagnosis to the next.
 std::string disturbance(const command::LoadShares& shares);
 
 }  // namespace gpipe::diagnosis

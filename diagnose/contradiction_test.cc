@@ -10,7 +10,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A step of 100 ms in two partitions.
+// A diagnosis of a step of 100 ms in two partitions.
 Diagnosis diagnosis(double work, double recompute, double overhead) {
   Diagnosis d;
   d.step = 0.1;
@@ -31,7 +31,7 @@ TEST(Contradiction, APartitionCannotHaveMoreToDoThanTheStepTakes) {
               AllOf(HasSubstr("contradict each other: partition 1 alone has 387 ms to do in a step "
                               "that takes 100 ms."),
                     HasSubstr("Something else ran on this machine"), HasSubstr("diagnose again")));
-  // Recomputes count as work.
+  // Recomputes count as work, so the partition has 80 + 50 ms to do.
   EXPECT_THAT(contradiction(diagnosis(0.08, 0.05, 0)), HasSubstr("has 130 ms"));
 }
 
@@ -48,7 +48,8 @@ TEST(Disturbance, IsOtherWorkWithoutRoomForIt) {
   EXPECT_THAT(disturbance({/*others=*/0.43, /*idle=*/0.02}),
               AllOf(HasSubstr("was busy: other work had 43 % of the cores' time"),
                     HasSubstr("idle for 2 % only"), HasSubstr("Diagnose again")));
-  EXPECT_THAT(disturbance({0.2, 0.7}), IsEmpty()) << "of 64 cores, say";
+  EXPECT_THAT(disturbance({0.2, 0.7}), IsEmpty())
+      << "other work does no harm on a machine with idle cores (64 cores, say)";
   EXPECT_THAT(disturbance({0.05, 0}), IsEmpty());
 }
 

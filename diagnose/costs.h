@@ -12,13 +12,14 @@ namespace gpipe::diagnosis {
 
 // Measured costs: a value type.
 struct Costs {
-  // Profiles of the same layers for different numbers of rows, the fewest first. At least one.
+  // Profiles of the same layers for different numbers of rows, the fewest first. There is at least
+  // one.
   std::vector<balance::Profile> profiles;
   // Seconds of the loss function for each row of a micro-batch.
   double loss_forward = 0;
   double loss_backward = 0;
-  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held. They
-  // are for memory that is given back between steps and touched anew.
+  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held. This
+  // time is for memory that is given back between steps and touched anew.
   double fresh_memory = 0;
   // Ranges of layers within which no cut is allowed.
   std::vector<balance::LayerRange> together;

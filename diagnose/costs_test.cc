@@ -20,7 +20,7 @@ balance::Profile profile(int64_t rows, double forward, double backward, int64_t 
   return result;
 }
 
-// Profiles for 2 and 4 rows.
+// Costs with profiles for 2 and 4 rows.
 Costs two_profiles() {
   Costs costs;
   costs.profiles = {profile(2, 3, 4, 8), profile(4, 5, 6, 16)};

@@ -17,6 +17,7 @@
 #include "balance/costs/model_guard.h"
 #include "balance/costs/profile.h"
 #include "balance/costs/profiler.h"
+#include "balance/cut/pieces.h"
 #include "command/other_load.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"
@@ -38,17 +39,16 @@ namespace {
 using balance::Profile;
 using diagnosis::Costs;
 
-// By default no more micro-batches than this are tried for each partition.
+// The most micro-batches for each partition that are tried by default.
 constexpr int64_t kMostChunksPerPartition = 8;
 
-// Layers that the profile has measured together, and those that were asked for.
+// The ranges of layers within which no cut is allowed: layers that the profile measures together,
+// and the ranges of DiagnoseOptions::keep_together.
 std::vector<balance::LayerRange> together(const torch::nn::Sequential& model,
                                           const DiagnoseOptions& options) {
   std::vector<balance::LayerRange> result = options.keep_together();
-  int64_t first = 0;
-  for (const int64_t layers : internal::pieces_of(model)) {
-    if (layers > 1) result.push_back({first, first + layers - 1});
-    first += layers;
+  for (const balance::LayerRange& range : balance::joined_layers(internal::pieces_of(model))) {
+    result.push_back(range);
   }
   return result;
 }
@@ -74,17 +74,20 @@ void check_keep_together(const GPipe& pipe, const DiagnoseOptions& options) {
 void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
            const DiagnoseOptions& options) {
   TORCH_CHECK_VALUE(!pipe.is_empty(), "diagnose was given an empty module holder; give a pipeline");
-  TORCH_CHECK_VALUE(pipe->size() > 0, "diagnose needs a model with at least one layer");
-  TORCH_CHECK_VALUE(loss_fn != nullptr, "diagnose was given an empty loss function");
-  TORCH_CHECK_VALUE(!inputs.empty(), "diagnose was given no input tensor");
+  TORCH_CHECK_VALUE(pipe->size() > 0,
+                    "diagnose was given a model without layers; give one with at least one layer");
+  TORCH_CHECK_VALUE(loss_fn != nullptr,
+                    "diagnose was given an empty loss function; give the one that steps are given");
+  TORCH_CHECK_VALUE(!inputs.empty(), "diagnose was given no input tensor; give a mini-batch");
   TORCH_CHECK_VALUE(pipe->world().size() == 1,
                     "diagnose is for a pipeline in one process, and this one is over ",
                     pipe->world().size(),
                     "; diagnose the same model and balance in one (without GPipeOptions::world), "
                     "or look where the time went with gpipe::gather_timelines "
                     "(gpipe/distributed/gather_timelines.h) and split_time");
-  TORCH_CHECK_VALUE(batch_size(inputs, "input", pipe->shared_inputs()) > 0,
-                    "the mini-batch has 0 rows, so there is nothing to diagnose");
+  TORCH_CHECK_VALUE(
+      batch_size(inputs, "input", pipe->shared_inputs()) > 0,
+      "the mini-batch has 0 rows, so there is nothing to diagnose; give one as large as a step's");
   for (const c10::Device& device : pipe->devices()) {
     TORCH_CHECK_VALUE(!device.is_meta(),
                       "the pipeline is on the meta device, where nothing is computed, so steps "
@@ -115,7 +118,7 @@ void check(const GPipe& pipe, const Tensors& inputs, const LossFn& loss_fn,
   check_keep_together(pipe, options);
 }
 
-// The schedule that steps have now.
+// The schedule of the present steps.
 ScheduleGenerator schedule_now(const GPipe& pipe, const StepOptions& step) {
   const Placement placement = pipe->placement();
   const bool shared = placement.workers() < placement.stages();
@@ -124,13 +127,13 @@ ScheduleGenerator schedule_now(const GPipe& pipe, const StepOptions& step) {
   };
 }
 
-// The placements that need no other change: that of the present steps, and that of the pipeline,
-// which has each stage on a worker of its own unless a placement was given.
+// The placements that need no other setting to change: the placement of the present steps, and the
+// pipeline's. The latter has each stage on a worker of its own, unless a placement was given.
 std::vector<Placement> placements_for(const GPipe& pipe, const Schedule& now) {
   std::vector<Placement> result;
   try {
     result.push_back(now.placement());
-  } catch (const std::invalid_argument&) {  // a worker without actions
+  } catch (const std::invalid_argument&) {  // the schedule has a worker without actions
   }
   const Placement given = pipe->placement();
   const bool known = std::any_of(result.begin(), result.end(), [&](const Placement& placement) {
@@ -140,7 +143,8 @@ std::vector<Placement> placements_for(const GPipe& pipe, const Schedule& now) {
   return result;
 }
 
-// The schedules that fit the pipeline's placement: all, unless its stages share workers.
+// The schedules that fit the pipeline's placement. If each stage has a worker of its own, all
+// schedules fit.
 std::vector<ScheduleChoice> fitting(const GPipe& pipe, std::vector<ScheduleChoice> schedules,
                                     int64_t micro_batches) {
   const Placement placement = pipe->placement();
@@ -159,11 +163,13 @@ std::vector<ScheduleChoice> fitting(const GPipe& pipe, std::vector<ScheduleChoic
 }
 
 struct Schedules {
-  ScheduleChoice now;                  // under the name of an equal schedule, if there is one
+  // The present schedule, under the name of an equal named schedule if there is one.
+  ScheduleChoice now;
   std::vector<ScheduleChoice> wanted;  // to choose from
 };
 
-// `all`: the numbers of micro-batches that may be tried.
+// The present schedule, and the schedules to choose from. `all`: the numbers of micro-batches that
+// may be tried.
 Schedules schedules_of(const GPipe& pipe, const DiagnoseOptions& options, int64_t micro_batches,
                        const std::set<int64_t>& all) {
   const ScheduleGenerator make = schedule_now(pipe, options.step());
@@ -181,14 +187,16 @@ Schedules schedules_of(const GPipe& pipe, const DiagnoseOptions& options, int64_
   for (const ScheduleChoice& known : result.wanted) {
     try {
       if (known.make(partitions, micro_batches) != now) continue;
-    } catch (const std::invalid_argument&) {  // a schedule that does not support this number
+    } catch (const std::invalid_argument&) {
+      // The schedule does not support this number of micro-batches.
       continue;
     }
     result.now.name = known.name;
     break;
   }
   if (options.schedules().empty()) {
-    // "gpipe" adds gradients up in another order than all others, and is as fast as fill-drain.
+    // "gpipe" is left out, because it adds gradients up in another order than all other schedules
+    // and is as fast as fill-drain.
     const auto is_gpipe = [](const ScheduleChoice& known) { return known.name == "gpipe"; };
     result.wanted.erase(std::remove_if(result.wanted.begin(), result.wanted.end(), is_gpipe),
                         result.wanted.end());
@@ -210,7 +218,7 @@ std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOp
   return {result.begin(), result.end()};
 }
 
-// Whether skips go straight to their stage; true if none passes a stage.
+// Whether skips go straight to the stage that pops them. True if no skip passes a stage.
 bool has_direct_skips(const GPipe& pipe, const Profile& profile) {
   const Routes routes = pipe->routes();
   for (int64_t stage = 0; stage < routes.stages(); ++stage) {
@@ -237,7 +245,8 @@ Tensors moved(const Tensors& tensors, c10::Device device) {
   return result;
 }
 
-// Puts everything back: the model, and the generators of all devices.
+// While it lives, the model and the generators of all devices may change; its destructor restores
+// them.
 class Guards {
  public:
   explicit Guards(GPipe pipe) : model_(*pipe, pipe->devices().front()) {
@@ -253,7 +262,7 @@ class Guards {
   std::deque<balance::ModelGuard> draws_;
 };
 
-// The measurements of a pipeline and its model.
+// Makes the single measurements of a pipeline and its model.
 class Measurements {
  public:
   Measurements(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
@@ -273,7 +282,8 @@ class Measurements {
     return {pipe_, inputs_, targets_, loss_fn_, options_.step()};
   }
 
-  // The model in one stage on the first device, where it stays from now on.
+  // Steps of the model in one stage on the first device. The model stays on that device from now
+  // on.
   diagnosis::StepTimer one_stage(int64_t chunks, const ScheduleGenerator& schedule) const {
     StepOptions step = options_.step();
     step.schedule(schedule);
@@ -329,9 +339,11 @@ class Measurements {
 // The results of the measurements.
 struct Measured {
   diagnosis::StepTimes steps;
-  double single = 0;                  // seconds of the same micro-batches in one stage
-  std::map<int64_t, double> by_rows;  // the same for other numbers of rows
-  // The same as `single`, with all micro-batches held at once; 0: not measured.
+  // Seconds of a step with the same micro-batches in one stage.
+  double single = 0;
+  // Seconds of a step in one stage, by the number of rows of a micro-batch.
+  std::map<int64_t, double> by_rows;
+  // Like `single`, but with all micro-batches held at once. 0 if it was not measured.
   double held = 0;
   diagnosis::Link link;
   Costs costs;
@@ -349,7 +361,7 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
   }
 }
 
-// `chunks`: numbers of micro-batches to choose from.
+// Makes all measurements. `chunks`: the numbers of micro-batches to choose from.
 Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                  const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
   const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
@@ -383,7 +395,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds(), check);
   result.link = diagnosis::measure_link(devices);
 
-  std::map<int64_t, diagnosis::StepTimer> stages;  // by rows
+  std::map<int64_t, diagnosis::StepTimer> stages;  // by the rows of a micro-batch
   for (const auto& [each, count] : chunks_by_rows) {
     check();
     diagnosis::StepTimer timer = measurements.one_stage(count, Schedule::one_f_one_b);
@@ -391,15 +403,17 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
       timer.run(/*counts=*/false);
     } catch (const c10::OutOfMemoryError&) {
       if (each <= sizes.rows) throw;
-      break;  // more rows do not fit either
+      break;  // if these rows do not fit, more rows do not, either
     } catch (const std::exception&) {
-      // A model may refuse other sizes, as batch norms refuse a single row: they are left out.
+      // Numbers of rows that the model refuses are left out, as batch norms refuse a single row.
+      // Only the present number must work.
       if (each == sizes.rows) throw;
       continue;
     }
     stages.emplace(each, std::move(timer));
   }
-  // On the host memory is given back and taken anew, which costs time; on accelerators it is kept.
+  // `held`: one stage that holds all micro-batches at once. It is for the CPU only, where memory is
+  // given back and taken anew, which costs time. Accelerators keep it.
   std::optional<diagnosis::StepTimer> held;
   if (devices.front().is_cpu() && sizes.micro_batches > 1 && stages.count(rows) > 0) {
     held = measurements.one_stage(pipe->chunks(), Schedule::gpipe);
@@ -466,7 +480,8 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.check = options.check();
   const command::OtherLoad load;
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
-  // The load of this machine says nothing about a number of cores that the caller gives.
+  // If the caller gives a number of cores, the load is not checked, because this machine's load
+  // says nothing about those cores.
   const std::optional<command::LoadShares> shares =
       on_cpu && options.cpu_cores() == 0 ? load.shares() : std::nullopt;
   const Costs& costs = measured.costs;

@@ -36,9 +36,9 @@ struct DiagnoseOptions {
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
 
   // Schedules to choose from. Default: the named schedules (gpipe/schedule/named_schedule.h) that
-  // the pipeline takes as it is: with a stage on each worker, or as its placement has them. Left
-  // out are Schedule::gpipe, which gives other bits and is as fast as "fill-drain", and schedules
-  // that need a search of more than about a second.
+  // the pipeline takes as it is: with a stage on each worker, or as its placement has them. Two
+  // kinds are left out: Schedule::gpipe, because it gives other bits and is as fast as
+  // "fill-drain", and schedules that need a search of more than about a second.
   TORCH_ARG(std::vector<ScheduleChoice>, schedules) = {};
 
   // Ranges of layers within which no cut is allowed. They must leave at least one piece for each
@@ -80,9 +80,9 @@ struct DiagnoseOptions {
 //
 // Afterwards pipeline and model are exactly as before, also if something throws: parameters,
 // gradients, buffers, modes, generators of random numbers. Gradients are taken off meanwhile. (Not
-// undone: what a layer registers or keeps in members of its own, and gradients of tensors that no
-// layer has registered, of a loss function with parameters, say.) Inputs and targets get no
-// gradients. This takes memory for a copy of parameters and buffers; and where partitions have
+// undone are what a layer registers or keeps in members of its own, and gradients of tensors that
+// no layer has registered, for example the parameters of a loss function.) Inputs and targets get
+// no gradients. This takes memory for a copy of parameters and buffers; and where partitions have
 // several devices, the whole model is on the first of them meanwhile.
 //
 // Requirements: no other thread uses the model, or draws random numbers, meanwhile. Nothing else

@@ -99,7 +99,8 @@ TEST(Diagnose, FindsTheSlowStage) {
   EXPECT_EQ(d.micro_batches, 8);
   EXPECT_EQ(d.workers, 2);
   EXPECT_TRUE(d.whole_batch);
-  // 192 ms of 240, where 120 would be its share.
+  // The slow partition has 192 ms of the 240 ms of work, where 120 would be its share. So imbalance
+  // costs about 72 ms.
   EXPECT_GT(d.seconds(Cause::kImbalance), 36 * kMs);
   EXPECT_LT(d.seconds(Cause::kImbalance), 216 * kMs);
   EXPECT_EQ(d.seconds(Cause::kRecompute), 0);
@@ -110,7 +111,7 @@ TEST(Diagnose, FindsTheSlowStage) {
   expect_exact_sum(d);
 }
 
-// The model has a mask of one row, which all micro-batches get whole.
+// A shared input is not cut: the model has a mask of one row, which all micro-batches get whole.
 TEST(Diagnose, CutsNoSharedInputs) {
   nn::Sequential model(layer<Tensors, Tensors>([](const Tensors& values) {
                          return Tensors{values.at(0) * values.at(1), values.at(1)};
@@ -130,7 +131,7 @@ TEST(Diagnose, CutsNoSharedInputs) {
 }
 
 TEST(Diagnose, FindsFillAndDrain) {
-  // The layers sleep so long that waking up late matters little.
+  // The layers sleep long, so that it matters little if they wake up late.
   const Diagnosis d =
       diagnose_sleepers(sleeper(15 * kMs), sleeper(15 * kMs), 2, Checkpoint::kNever, {8});
   // Filling and draining take half as long as each worker's work.
@@ -147,7 +148,7 @@ TEST(Diagnose, FindsFillAndDrain) {
 TEST(Diagnose, FindsRecomputes) {
   const Diagnosis d =
       diagnose_sleepers(sleeper(10 * kMs), sleeper(10 * kMs), 8, Checkpoint::kAlways, {8});
-  // Half as much again as the work of each, and a little of fill and drain.
+  // A recompute adds half of each partition's work, and a little of fill and drain.
   EXPECT_GT(d.seconds(Cause::kRecompute), least_work(d) / 4);
   EXPECT_LT(d.seconds(Cause::kRecompute), 1.125 * least_work(d));
   expect_exact_sum(d);
@@ -161,7 +162,7 @@ TEST(Diagnose, FindsRecomputes) {
 TEST(Diagnose, FindsSmallMicroBatches) {
   const Diagnosis d =
       diagnose_sleepers(sleeper(0, 5 * kMs), sleeper(0, 5 * kMs), 8, Checkpoint::kNever);
-  // Small micro-batches make it 80 ms in each partition instead of 10.
+  // Small micro-batches make the work of each partition 80 ms instead of 10.
   EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 35 * kMs);
   EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 0.5 * (d.step - d.ideal));
   expect_exact_sum(d);
@@ -207,7 +208,7 @@ struct SleepingImpl : nn::Module {
     const std::chrono::duration<double> time(row * static_cast<double>(x.size(0)));
     std::this_thread::sleep_for(time);
     const auto sleep = [time](const Tensor&) { std::this_thread::sleep_for(time); };
-    // Sleeps in the half of the weights, and in that of the inputs.
+    // One hook sleeps in the backward's half for the weights, and one in the half for the inputs.
     Tensor scale = weight * 1;
     scale.register_hook(sleep);
     Tensor in = x * 1;
@@ -226,11 +227,12 @@ TEST(Diagnose, AdvisesSplitBackwardsWhereStagesWait) {
                                DiagnoseOptions().seconds(1e-3).cpu_cores(64).chunks({4}));
   const Advice* schedule = find(d, Change::kSchedule);
   ASSERT_NE(schedule, nullptr) << to_text(d);
-  // 24 forwards' time in place of 18 at least; of ZB-H2 14.
+  // Stages wait for each other under 1F1B. ZB-H1 and ZB-H2 run weight gradients in these gaps, so
+  // one of them is advised.
   EXPECT_THAT(schedule->setup.schedule.name, ::testing::StartsWith("zb-h"));
   EXPECT_GT(schedule->speed_up, 1.1);
   EXPECT_EQ(d.setup.schedule.name, "1f1b");
-  // The advice is followed.
+  // A step with the advised schedule is really shorter.
   const auto step = [&](const ScheduleGenerator& make) {
     GPipe(pipe)->step({at::rand({4, 2})}, {}, sum, StepOptions().schedule(make));
     const auto begin = std::chrono::steady_clock::now();
@@ -261,8 +263,8 @@ TEST(Diagnose, InAVThoseOfAV) {
 }
 
 TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
-  // The second layer is slow if the first one ran in the same thread before: in one stage, but not
-  // in the pipeline. Another program that comes and goes has the same effect.
+  // The second layer is slow if the first layer has run in the same thread before. So it is slow in
+  // one stage, but not in the pipeline. Another program that comes and goes has the same effect.
   auto first_thread = std::make_shared<std::atomic<std::thread::id>>();
   nn::Sequential model(nn::Linear(2, 2), layer<Tensor, Tensor>([=](const Tensor& x) {
                          *first_thread = std::this_thread::get_id();
@@ -283,7 +285,8 @@ TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
   expect_exact_sum(d);
 }
 
-// A child process computes on the only core that the test may use meanwhile.
+// If a child process computes on the only core that the test may use, the diagnosis has a warning
+// and gives no advice.
 TEST(Diagnose, ABusyMachineGivesNoAdvice) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -351,16 +354,16 @@ TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
   EXPECT_EQ(named(StepOptions().schedule(Schedule::gpipe)), "gpipe");
   EXPECT_EQ(named(StepOptions().schedule(Schedule::one_f_one_b(2, 4))), "1f1b");
   EXPECT_EQ(named(StepOptions().schedule(schedule_by_name("zb-h2"))), "zb-h2");
-  // Both stages on one worker.
+  // A schedule with both stages on one worker is called "sequential".
   EXPECT_EQ(named(StepOptions().schedule(sequential)), "sequential");
-  // A sequential schedule except for the last two micro-batches, which overlap.
+  // A sequential schedule whose last two micro-batches overlap has no name.
   EXPECT_EQ(named(StepOptions().schedule(Schedule::from_text(
                 "stages 2\nmicro_batches 4\nworker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 "
                 "F0.3 F1.2 F1.3 B1.2 B1.3 B0.2 B0.3\n"))),
             "as given");
 }
 
-// The state that must be as before.
+// The state of a pipeline that must be the same after a diagnosis as before it.
 struct State {
   explicit State(const GPipe& pipe) : draws(at::detail::getDefaultCPUGenerator().get_state()) {
     for (const Tensor& parameter : pipe->parameters()) {
@@ -430,7 +433,7 @@ TEST_P(DiagnoseModels, LeavesNoTrace) {
     EXPECT_THAT([&] { checked(calls); }, ThrowsMessage<std::runtime_error>("enough"));
     expect_same(State(pipe), before);
   }
-  pipe->step(inputs, targets, sample.loss);  // still usable
+  pipe->step(inputs, targets, sample.loss);  // the pipeline is still usable
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DiagnoseModels, ::testing::ValuesIn(testing::sample_models()),
@@ -463,13 +466,14 @@ TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
                    GPipeOptions({1, 1}).devices(cpus(2)).chunks(2).deferred_batch_norm(true));
   const Tensor input = at::rand({4, 2});
   const State before(pipe);
-  // Four micro-batches of one row, which a batch norm refuses, are left out.
+  // Advice never has four micro-batches: they would have one row each, which a batch norm refuses.
   const Diagnosis diagnosis = diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4));
   for (const Advice& advice : diagnosis.advice) EXPECT_LT(advice.setup.chunks, 4);
   expect_same(State(pipe), before);
 }
 
-// The moments of a micro-batch, in double, are there until the mini-batch's end.
+// With deferred batch norms the predicted memory includes the moments of the micro-batches, in
+// double, which are kept until the mini-batch's end.
 TEST(Diagnose, BatchNormsAreMeasuredAsThePipelineHasThem) {
   static constexpr int64_t kChannels = 4096;
   const auto memory = [](bool deferred) {
@@ -525,7 +529,7 @@ TEST(DiagnoseRefuses, WhatCannotBeDiagnosed) {
               refuses("'none'"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().memory_limit(-1)), refuses("memory_limit"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(-1)), refuses("param_scale"));
-  // With these scales the bytes would overflow, and fit every limit.
+  // These scales are refused, because the bytes would overflow and then fit every limit.
   for (const double scale : {1e300, 1e18, 1.1e6, std::nan("")}) {
     EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(scale)), refuses("param_scale"));
   }

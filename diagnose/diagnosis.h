@@ -11,7 +11,8 @@
 
 namespace gpipe {
 
-// Why a step takes longer than the ideal, in the order in which they are told apart.
+// The causes for which a step takes longer than the ideal, in the order in which they are told
+// apart.
 enum class Cause : uint8_t {
   kSmallMicroBatches,  // a sample takes longer in a micro-batch than in the whole batch
   kImbalance,          // the busiest worker has more to do than the others
@@ -49,14 +50,15 @@ struct Advice {
   PipelineSetup setup;          // the complete new setup; what does not change is as it is now
   double step = 0;              // predicted seconds
   double speed_up = 1;          // the present step / the predicted one
-  std::vector<int64_t> memory;  // bytes, predicted, by worker
+  std::vector<int64_t> memory;  // predicted bytes, by worker
 };
 
 // A plain value.
 struct Diagnosis {
-  std::string device;   // a name for people
-  int64_t rows = 0;     // of the mini-batch
-  int64_t workers = 0;  // of the schedule: the ideal is that many times as fast as one device
+  std::string device;  // a name for people
+  int64_t rows = 0;    // the rows of the mini-batch
+  // The workers of the schedule. The ideal is that many times as fast as one device.
+  int64_t workers = 0;
   int64_t micro_batches = 0;
   PipelineSetup setup;  // the present one
 
@@ -66,20 +68,21 @@ struct Diagnosis {
   // DiagnoseOptions::run_plain_model). The effect of small micro-batches is then not known.
   bool whole_batch = true;
   double ideal = 0;         // plain / workers
-  std::vector<Part> parts;  // of each cause; they sum up to step - ideal exactly
+  std::vector<Part> parts;  // what each cause costs; they sum up to step - ideal exactly
 
   int64_t cores = 0;      // how many partitions can compute at once
   double contention = 1;  // how many times as long an action takes beside others
   int64_t binding = 0;    // the partition with the most to do, recomputes included
   std::vector<PartitionDiagnosis> partitions;
-  std::vector<int64_t> memory;  // bytes, predicted, by worker: of its partitions together
+  // Predicted bytes of each worker, for all of its partitions together.
+  std::vector<int64_t> memory;
 
   // Says that the machine was busy, or why the measurements cannot all be true, and what to do;
   // otherwise empty. With a warning there is no advice, and the parts mean nothing.
   std::string warning;
 
   int64_t memory_limit = 0;    // bytes of each worker; 0: none was given
-  std::vector<Advice> advice;  // by gain, the largest first
+  std::vector<Advice> advice;  // sorted by gain, the largest first
 
   double seconds(Cause cause) const;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/costs/parsed_json.h"
 #include "command/wrap.h"
 #include "diagnose/diagnosis_json.h"
 #include "text/counted.h"
@@ -22,15 +23,15 @@ namespace {
 using text::counted;
 
 constexpr size_t kColumns = 80;
-constexpr double kBar = 30;  // columns of the bar of a part that is all of the lost time
+constexpr double kBar = 30;  // the columns of a bar for all of the lost time
 
-// The value with at least three significant digits and no exponent.
+// The value as text, with at least three significant digits and no exponent.
 std::string digits(double value) { return std::abs(value) < 0.0005 ? "0" : text::digits(value); }
 std::string ms(double seconds) { return digits(seconds * 1e3); }
 std::string number_in(int64_t bytes, const text::MemoryUnit& unit) {
   return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
 }
-// "1.50 MiB"
+// A size as text: "1.50 MiB".
 std::string size(int64_t bytes) {
   const text::MemoryUnit unit = text::memory_unit(bytes);
   return number_in(bytes, unit) + " " + unit.name;
@@ -40,7 +41,7 @@ std::string wrapped(const std::string& text, size_t first = 0, size_t rest = 2) 
   return command::wrap(text, kColumns, first, rest);
 }
 
-// "{3, 4}"
+// A list as text: "{3, 4}".
 template <typename T>
 std::string list(const std::vector<T>& values) {
   return "{" + absl::StrJoin(values, ", ") + "}";
@@ -60,7 +61,7 @@ std::string describe(const PipelineSetup& setup) {
                          setup.chunks, modes(setup.checkpoints), text::shown(setup.schedule.name));
 }
 
-// The settings of `other` that differ from those of `now`.
+// The settings of `other` that differ from those of `now`, as text.
 std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
   std::vector<std::string> result;
   if (other.chunks != now.chunks) {
@@ -81,7 +82,8 @@ std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
   return absl::StrJoin(result, ", ");
 }
 
-// The partition with the most forwards and backwards: imbalance does not count recomputes.
+// The partition with the most forwards and backwards. Recomputes are left out, because they do not
+// count as imbalance.
 size_t most_work(const Diagnosis& d) {
   const auto most = std::max_element(
       d.partitions.begin(), d.partitions.end(),
@@ -116,7 +118,7 @@ std::string parts_text(const Diagnosis& d) {
   std::string text;
   for (const Part& part : d.parts) {
     text += absl::StrFormat("  %-21s%9s ms", to_text(part.cause), ms(part.seconds));
-    if (lost > 0) {  // otherwise there are no shares
+    if (lost > 0) {  // shares exist only if time is lost
       const double share = part.seconds / lost;
       const auto columns = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBar + 0.5);
       text += absl::StrFormat("%6.0f%%", share * 100);
@@ -219,9 +221,6 @@ std::string to_text(const Diagnosis& d) {
   return text + wrapped("Measured on: " + text::shown(d.device) + ".");
 }
 
-std::string to_json(const Diagnosis& diagnosis) {
-  using Json = nlohmann::ordered_json;
-  return as_json(diagnosis).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string to_json(const Diagnosis& diagnosis) { return balance::json_text(as_json(diagnosis)); }
 
 }  // namespace gpipe

@@ -139,7 +139,8 @@ TEST(DiagnosisText, NothingIsLostByAStepShorterThanTheIdeal) {
 TEST(DiagnosisText, ImbalanceNamesThePartitionWithTheMostWork) {
   Diagnosis d = diagnosis();
   d.parts = {{Cause::kImbalance, 0.125}};
-  // The first partition has the most to do, but only with its recomputes.
+  // With its recomputes the first partition has the most to do, but imbalance does not count
+  // recomputes. So the text names the second one.
   d.partitions = {{{0, 2}, 0.08, 0.06, 0}, {{3, 3}, 0.122, 0, 0}};
   d.binding = 0;
   const std::string text = to_text(d);

@@ -33,7 +33,8 @@ void synchronize(const std::vector<c10::Device>& devices) {
   }
 }
 
-// Adds up how long actions take. Each worker has a place of its own.
+// Adds up how long the actions of all workers take. The beginning of each worker's action has a
+// place of its own.
 class BusyTime {
  public:
   explicit BusyTime(size_t workers) : begins_(workers), nanoseconds_(0) {}
@@ -54,7 +55,7 @@ class BusyTime {
   std::atomic<int64_t> nanoseconds_;
 };
 
-// Tensors of the same values whose gradients do not reach the caller's.
+// Tensors with the same values, whose gradients do not reach the caller's tensors.
 Tensors own(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) {
@@ -77,7 +78,7 @@ StepTimer::StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, 
 void StepTimer::run(bool counts) {
   BusyTime busy(pipe_->devices().size());
   options_.on_event([&busy](const Event& event) { busy(event); });
-  const Tensors inputs = own(inputs_);  // leaves without a gradient
+  const Tensors inputs = own(inputs_);  // new leaves, which have no gradients yet
   const Tensors targets = own(targets_);
   const Clock::time_point begin = Clock::now();
   pipe_->step(inputs, targets, loss_fn_, options_);
@@ -134,7 +135,7 @@ LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const Los
     synchronize(devices);
     backwards.push_back(since(middle));
   }
-  // The first run is slower, and left out.
+  // The first run is left out, because it is slower.
   forwards.erase(forwards.begin());
   backwards.erase(backwards.begin());
   return {median(std::move(forwards)), median(std::move(backwards))};

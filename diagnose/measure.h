@@ -13,14 +13,15 @@
 
 namespace gpipe::diagnosis {
 
-// Times in seconds: medians over the steps.
+// Times in seconds. They are medians over the steps.
 struct StepTimes {
   double step = 0;
-  // The time that all workers together spent in actions. On accelerators only the host's share.
+  // The time that all workers together spent in actions. On accelerators it is only the host's
+  // share.
   double busy = 0;
 };
 
-// Steps of a pipeline, timed when they are asked for.
+// Runs and times steps of a pipeline.
 class StepTimer {
  public:
   // An observer in `options` is replaced. The given tensors get no gradients; the model's
@@ -28,7 +29,8 @@ class StepTimer {
   StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, LossFn loss_fn,
             StepOptions options);
 
-  // Runs a step. `counts`: whether it is part of the result; a first step is slower.
+  // Runs a step. `counts`: whether the step is part of the result. A first step should not count,
+  // because it is slower.
   void run(bool counts);
 
   // Requirements: at least one step has counted.
@@ -44,9 +46,10 @@ class StepTimer {
   std::vector<double> busy_;
 };
 
-// Runs all timers in turns, so that other work on the machine affects all alike: three steps at a
-// time, the last two of which count, until each could have had `seconds`, and for at least three
-// turns. `check` is called before each step; an exception from it ends the measurement.
+// Runs all timers in turns, so that other work on the machine affects all alike. A turn of a timer
+// is three steps, of which the last two count. The turns go on until each timer could have had
+// `seconds`, and for at least three turns. `check` is called before each step; an exception from it
+// ends the measurement.
 void run_in_turns(const std::vector<StepTimer*>& timers, double seconds,
                   const std::function<void()>& check = nullptr);
 
@@ -63,12 +66,13 @@ struct Link {
   double latency = 0;    // seconds
 };
 
-// The link between the first device and the first other one; all 0 if all are the same.
+// Measures the link between the first device and the first device that differs from it. All numbers
+// are 0 if all devices are the same.
 Link measure_link(const std::vector<c10::Device>& devices);
 
-// How many partitions on these devices can compute at once, if each partition on the CPU has
-// `cpu_threads` threads: one on each accelerator, and on the CPU as many as `cpu_cores` have room
-// for (0: the cores of this machine that the process may use). At least 1, at most all.
+// How many partitions on these devices can compute at once: one on each accelerator, and on the CPU
+// as many as `cpu_cores` have room for if each has `cpu_threads` threads. At least 1, at most all.
+// `cpu_cores` of 0 stands for the cores of this machine that the process may use.
 int64_t partitions_at_once(const std::vector<c10::Device>& devices, int64_t cpu_threads,
                            int64_t cpu_cores);
 

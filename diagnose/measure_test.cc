@@ -36,7 +36,8 @@ TEST(StepTimer, ActionsOfAllWorkersAddUp) {
   StepTimer timer(pipe, {input}, {}, sum, StepOptions());
   timer.run(/*counts=*/true);
   const StepTimes times = timer.times();
-  // Four forwards and three recomputes in the first stage, four forwards in the second.
+  // Each of the two stages sleeps in four forwards, and the first also in recomputes. So workers
+  // are busy for at least 8 times 0.01 s.
   EXPECT_GE(times.busy, 4 * 2 * 0.01);
   EXPECT_GE(times.step, 5 * 0.01);
   EXPECT_LT(times.step, times.busy);

@@ -14,7 +14,7 @@ bool has_its_stages_there(const NamedSchedule& named, const NamedScheduleOptions
   try {
     return placement_by_name(named.name, placement.stages(), options).worker_of_stage() ==
            placement.worker_of_stage();
-  } catch (const std::invalid_argument&) {  // not for this number of stages
+  } catch (const std::invalid_argument&) {  // the schedule does not exist for this number of stages
     return false;
   }
 }
@@ -40,7 +40,8 @@ std::vector<ScheduleChoice> named_choices(const Placement& placement,
       if (per_worker == 1) continue;
       options.stages_per_worker = per_worker;
     }
-    if (named.shape == PlacementShape::kOneWorker && placement.stages() == 1) continue;  // 1F1B
+    // With one stage "sequential" is the same as 1F1B.
+    if (named.shape == PlacementShape::kOneWorker && placement.stages() == 1) continue;
     if (!has_its_stages_there(named, options, placement)) continue;
     if (work_of(named, options, placement.stages(), micro_batches) > kMostSearchWork) continue;
     result.push_back({named.name, schedule_by_name(named.name, options)});

@@ -37,7 +37,8 @@ CutCosts cut_of(const Costs& costs, int64_t rows, const PipelineSetup& setup) {
   return cut;
 }
 
-// A model with the costs of all micro-batches but a short last one, and without the machine yet.
+// A model with the costs of a full micro-batch. The costs of a short last micro-batch, and the
+// machine, are still missing.
 balance::StepModel model_of(const Costs& costs, const CutSizes& sizes, const PipelineSetup& setup) {
   const Schedule schedule =
       setup.schedule.make(static_cast<int64_t>(setup.balance.size()), sizes.micro_batches);

@@ -15,7 +15,7 @@ namespace gpipe::diagnosis {
 // The machine. Its fresh_memory is ignored; Costs::fresh_memory counts.
 using balance::Machine;
 
-// The effects that are counted in addition to the layers' work and the schedule's order.
+// Which effects are counted in addition to the layers' work and the schedule's order.
 struct Effects {
   bool recompute = true;
   bool transfers = true;
@@ -32,7 +32,7 @@ struct ModeledStep {
   double step = 0;     // seconds
   double busy = 0;     // seconds that all workers together spend in actions
   double busiest = 0;  // seconds of work, without recompute, of the worker that has the most
-  double work = 0;     // of all workers
+  double work = 0;     // seconds of work of all workers
   std::vector<ModeledPartition> partitions;
 };
 
@@ -45,8 +45,8 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
 
 // The most bytes that are held at a time, as balance::explain() counts them.
 struct ModeledMemory {
-  std::vector<int64_t> partitions;  // of each partition alone
-  std::vector<int64_t> workers;     // of all partitions of each worker together
+  std::vector<int64_t> partitions;  // bytes of each partition alone
+  std::vector<int64_t> workers;     // bytes of all partitions of each worker together
 };
 
 ModeledMemory model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Layers that take 1 and 2 seconds for each row, forward and backward, times `factors`.
+// Costs of layers that take 1 second for a row's forward and 2 for its backward, times `factors`.
 Costs costs(const std::vector<double>& factors) {
   balance::Profile profile;
   profile.batch_rows = 1;
@@ -73,7 +73,7 @@ TEST(ModelStep, ExceptLastUnderOneForwardOneBackwardSparesTheLastPartition) {
 
 TEST(ModelStep, AShortLastMicroBatchTakesLess) {
   const ModeledStep step = model_step(costs({1}), 5, setup({1}, 2, Checkpoint::kNever), Machine());
-  EXPECT_DOUBLE_EQ(step.step, 5 * 3);  // 3 rows and 2 rows
+  EXPECT_DOUBLE_EQ(step.step, 5 * 3);  // a micro-batch of 3 rows and one of 2
 }
 
 TEST(ModelStep, TheLossIsInTheLastPartition) {
@@ -93,7 +93,8 @@ TEST(ModelStep, CoresAndContention) {
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 2 * 4 * 3);
   machine.cores = 2;
   machine.contention = 1.5;
-  // In 15 seconds both workers are busy from 1 to 4, and from 7 to 13.
+  // In the 15 seconds of a step without contention, both workers are busy from 1 to 4 and from 7 to
+  // 13. These 9 seconds take 1.5 times as long.
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 6 + 9 * 1.5);
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine, {true, true, false}).step, 15);
 }
@@ -103,23 +104,26 @@ TEST(ModelStep, TransfersTakeLatencyAndBytesOverBandwidth) {
   Machine machine;
   machine.latency = 0.25;
   machine.bandwidth = 50;
-  // 100 bytes go there and back.
+  // The activation's 100 bytes go over the link, and so do the 100 bytes of its gradient: 0.25 s
+  // and 2 s each time.
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine).step, 6 + 2 * (0.25 + 2));
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine, {true, false, true}).step, 6);
 }
 
 TEST(ModelStep, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   Costs fresh = costs({1, 1});
-  fresh.fresh_memory = 0.1;  // a second for the memory that a cell keeps
+  fresh.fresh_memory = 0.1;  // with 10 bytes a cell's memory takes one second
   const auto busy = [&](Checkpoint mode, const ScheduleChoice& schedule) {
     return model_step(fresh, 4, setup({1, 1}, 4, mode, schedule), Machine()).busy;
   };
   const ScheduleChoice fill_drain = {"gpipe", Schedule::gpipe};
   const ScheduleChoice in_turns = {"1f1b", Schedule::one_f_one_b};
   EXPECT_DOUBLE_EQ(busy(Checkpoint::kNever, fill_drain), 24 + 8);
-  // The first stage holds two of four, the second one.
+  // Under 1F1B less memory is touched anew: the first stage holds two of the four micro-batches,
+  // and the second holds one.
   EXPECT_NEAR(busy(Checkpoint::kNever, in_turns), 24 + 4.0 / 3, 1e-9);
-  EXPECT_DOUBLE_EQ(busy(Checkpoint::kAlways, fill_drain), 24 + 8);  // the recomputes
+  // Only the 8 recomputes are added.
+  EXPECT_DOUBLE_EQ(busy(Checkpoint::kAlways, fill_drain), 24 + 8);
 }
 
 TEST(ModelStep, ASkipTravelsBesideTheActivation) {
@@ -127,7 +131,8 @@ TEST(ModelStep, ASkipTravelsBesideTheActivation) {
   skips.profiles[0].skips = {{0, 2, 1000}};
   Machine machine;
   machine.bandwidth = 100;
-  // Forwards: 1, 1 s for the activation, 1, 1 s, 1; the skip needs 10 s after the first.
+  // The activations arrive at the last stage after two transfers of 1 s and a forward of 1 s. The
+  // skip takes 10 s after the first forward, so it decides; the same holds for the backwards.
   EXPECT_DOUBLE_EQ(model_step(skips, 1, setup({1, 1, 1}, 1, Checkpoint::kNever), machine).step,
                    (1 + 10 + 1) + (2 + 10 + 2));
 }
@@ -139,23 +144,24 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
   machine.bandwidth = 100;
   PipelineSetup hops = setup({1, 1, 1, 1}, 1, Checkpoint::kNever);
   hops.direct_skips = false;
-  // Each of three hops takes 10 s, during which nothing else can be done.
+  // Each of the three hops takes 10 s for the skip, during which nothing else can be done.
   EXPECT_DOUBLE_EQ(model_step(skips, 1, hops, machine).step, (4 + 3 * 10) + (8 + 3 * 10));
-  // The second and the third stage have the skip among their inputs (200 and 1000 beside the
-  // activation's 100).
+  // Without direct skips the second and the third stage also hold the skip of 1000 bytes among
+  // their inputs.
   const std::vector<int64_t> held = model_memory(skips, 1, hops, 2).partitions;
   hops.direct_skips = true;
   const std::vector<int64_t> direct = model_memory(skips, 1, hops, 2).partitions;
   EXPECT_THAT((std::vector<int64_t>{held[0] - direct[0], held[1] - direct[1], held[2] - direct[2],
                                     held[3] - direct[3]}),
               ElementsAre(0, 1000, 1000, 0));
-  // With one partition the skips stay inside.
+  // With one partition the skips stay inside it, and take no time.
   PipelineSetup one_partition = setup({4}, 1, Checkpoint::kNever);
   one_partition.direct_skips = false;
   EXPECT_DOUBLE_EQ(model_step(skips, 1, one_partition, machine).step, 12);
 }
 
-// Predictions from before all predictions used the same model of a step.
+// Predictions are the same to the last bit as those from before all predictions used one model of a
+// step.
 TEST(ModelStep, PredictionsAreTheSameToTheLastBit) {
   Costs irregular;
   balance::Profile profile = testing::irregular_profile(/*halves=*/false);
@@ -223,7 +229,9 @@ TEST(ModelMemory, EachPartitionByItsOwnMode) {
   both.profiles[0].layers[0].parameters = 1000;
   PipelineSetup mixed = setup({1, 1}, 4, Checkpoint::kNever);
   mixed.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
-  // Inputs (1 and 100) and kept bytes (10) of four; a recompute keeps 10.
+  // A stage that never recomputes holds the input and the kept bytes (1 + 10) of four
+  // micro-batches. A stage that always recomputes holds four inputs (100 each) and what one
+  // recompute keeps (10).
   EXPECT_THAT(model_memory(both, 4, mixed, 2).partitions,
               ElementsAre(2000 + 4 * (1 + 10), 4 * 100 + 10));
   EXPECT_THAT(model_memory(both, 4, mixed, 3).partitions,

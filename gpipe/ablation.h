@@ -13,11 +13,12 @@ struct Ablation {
   bool direct_skips = true;
 
   // Whether copies between devices have streams of their own. If false, they are on the streams on
-  // which the stages compute, and these wait for each other. It makes no difference on the CPU.
+  // which the stages compute, and these wait for each other. The option makes no difference on the
+  // CPU.
   bool copy_streams = true;
 
   // Whether the last partition recomputes all checkpointed micro-batches before its first backward,
-  // instead of each before its own.
+  // instead of each one just before its own backward.
   bool early_recomputes = false;
 };
 

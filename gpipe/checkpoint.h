@@ -12,7 +12,7 @@ enum class Checkpoint : uint8_t {
   kExceptLast,  // all except those whose backward is their worker's next action after their
                 // forward: the last micro-batch under Schedule::gpipe and in forward(), all
                 // micro-batches of the last stage under 1F1B (the default)
-  kNever,       // none: fastest, most memory
+  kNever,       // no micro-batch: fastest, most memory
 };
 
 // The mode as text: "always", "except_last" or "never".

@@ -6,8 +6,8 @@
 #include <atomic>
 
 #include "gpipe/internal/call/clipping.h"
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/processes/local_parameters.h"
+#include "gpipe/runtime/warning_log.h"
 
 namespace gpipe {
 

@@ -12,9 +12,9 @@ namespace gpipe {
 // most `max_norm`; returns the norm before scaling. Parameters without a gradient are left out; if
 // none has a gradient, the norm is 0. `norm_type` may be infinity.
 //
-// It is torch::nn::utils::clip_grad_norm_ for parameters on any devices: the same arguments and, on
-// one device, the same bits. Each device waits for the others' norms on the device. The host waits
-// once, for the result; if the first gradient is on the CPU, it also waits for each norm.
+// This is torch::nn::utils::clip_grad_norm_ for parameters on any devices: the same arguments and,
+// on one device, the same bits. Each device waits for the others' norms on the device. The host
+// waits once, for the result; if the first gradient is on the CPU, it also waits for each norm.
 //
 // For a pipeline over several processes, call GPipe's own clip_grad_norm_, in all of them. This
 // function takes the norm of what it is given: for local_parameters(), the norm of one process,

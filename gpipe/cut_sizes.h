@@ -11,7 +11,7 @@ namespace gpipe {
 // Tensor::chunk, so there may be fewer micro-batches than chunks. With no rows there is one empty
 // micro-batch.
 struct CutSizes {
-  int64_t rows = 0;  // of each micro-batch except the last
+  int64_t rows = 0;  // the rows of each micro-batch except the last
   int64_t micro_batches = 1;
 };
 CutSizes cut_sizes(int64_t rows, int64_t chunks);

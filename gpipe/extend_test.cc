@@ -67,7 +67,7 @@ TEST(Extend, AppendsNothingWhereANameCannotBe) {
   EXPECT_EQ(model->size(), 1u);
 }
 
-// Such a block would pair the names with the wrong layers.
+// If a layer without a name were allowed, the other names would be paired with the wrong layers.
 TEST(Extend, RefusesABlockWithALayerWithoutAName) {
   nn::Sequential model;
   nn::Sequential block = a_block();

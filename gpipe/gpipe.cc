@@ -20,7 +20,6 @@
 #include "gpipe/internal/call/placement_warning.h"
 #include "gpipe/internal/call/reseed_watch.h"
 #include "gpipe/internal/call/together.h"
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/processes/call_terms.h"
 #include "gpipe/internal/processes/processes.h"
@@ -28,6 +27,7 @@
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/warning_log.h"
 
 namespace gpipe {
 
@@ -39,7 +39,8 @@ std::string GPipeImpl::call_name(const char* what) const {
   return what + (" of pipeline " + std::to_string(number_));
 }
 
-// No process goes on as long as another one may fail: they would no longer make the same calls.
+// No process goes on while another one may still fail, because the processes would then no longer
+// make the same calls.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
   (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
@@ -112,7 +113,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   if (first) {
     const ValueKind kind =
         input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
-    // The kind is checked once, here on the caller's thread.
+    // That the inputs fit what the first layer takes (a tensor, a list or a tuple) is checked once,
+    // here on the caller's thread.
     terms.inputs = internal::shape_as(kind, inputs, "the model's first layer");
     terms.shared_inputs = shared_inputs_;
   }
@@ -130,7 +132,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
 torch::Tensor GPipeImpl::forward(torch::Tensor input) {
   const bool needed = pipeline_ == nullptr || pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(!needed || input.defined() || processes() != nullptr,
-                    "the input is an undefined tensor");
+                    "forward was given an undefined tensor; give one whose dimension 0 is the "
+                    "mini-batch");
   Tensors outputs =
       forward_all(input.defined() ? Tensors{std::move(input)} : Tensors(), /*one_output=*/true);
   return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
@@ -140,10 +143,12 @@ Tensors GPipeImpl::forward(Tensors inputs) { return forward_all(inputs, /*one_ou
 
 Tensors GPipeImpl::forward_all(const Tensors& inputs, bool one_output) {
   internal::check_not_inside();
-  TORCH_CHECK_VALUE(!inputs.empty() || processes() != nullptr, "forward was given no input tensor");
+  TORCH_CHECK_VALUE(!inputs.empty() || processes() != nullptr,
+                    "forward was given no input tensor; give at least one");
   if (!pipeline_) return inputs;
   const internal::WorkScope work;
-  // exit() in a layer may destroy the module (e.g. a static object), but not what is running.
+  // A layer that calls exit() may destroy this module (if it is a static object, say). This pointer
+  // keeps the pipeline alive, which is still running.
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   return internal::in_call(processes(), [&] { return run_forward(inputs, one_output); });
 }
@@ -181,7 +186,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
                                                 const LossFn& loss_fn, const StepOptions& options,
                                                 bool backward) const {
   const char* const what = backward ? "step" : "evaluate";
-  TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
+  TORCH_CHECK_VALUE(
+      loss_fn != nullptr, what,
+      " was given an empty loss function; give one that returns the loss of a micro-batch");
   internal::check_no_tangents("target", targets);
   std::unique_ptr<Pass> pass = prepare(what, inputs, backward, &options);
   const internal::WeightsOfAll weights_of_all = [&](const std::vector<double>& own) {
@@ -221,7 +228,7 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   pipeline_->check_late();
   StepResult result;
   if (options.keep_outputs()) result.outputs = outputs_of(pass, inputs);
-  // Nothing may throw after end_together(): the other processes go on.
+  // Nothing may throw after end_together(), because the other processes go on from there.
   if (processes() != nullptr) {
     losses =
         internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
@@ -233,7 +240,7 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   return result;
 }
 
-// The outputs are where the last stage is.
+// Returns the outputs in the process that has the last stage, and an empty list in the others.
 Tensors GPipeImpl::outputs_of(const Pass& pass, const Tensors& inputs) const {
   if (!pipeline_->has_last_stage()) return {};
   Tensors outputs = pass.mini_batch.join(pass.outputs);
@@ -269,7 +276,7 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   internal::check_not_inside();
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
   const internal::WorkScope work;
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // kept alive, as in forward_all
   return internal::in_call(processes(),
                            [&] { return run_step(inputs, targets, loss_fn, options); });
 }
@@ -322,14 +329,14 @@ StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& lo
   internal::check_not_inside();
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "evaluate needs a model with at least one layer");
   const internal::WorkScope work;
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // as in forward
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // kept alive, as in forward_all
   return internal::in_call(processes(),
                            [&] { return run_evaluation(inputs, targets, loss_fn, options); });
 }
 
 StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targets,
                                      const LossFn& loss_fn, const StepOptions& options) {
-  const at::NoGradGuard no_grad;  // the workers' too
+  const at::NoGradGuard no_grad;  // the workers take this over, too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
   const Schedule schedule = schedule_of("evaluate", options, *pass);

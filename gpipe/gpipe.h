@@ -90,9 +90,9 @@ class GPipeImpl : public torch::nn::Module {
   // micro-batches again. A second backward throws c10::Error if the first one did not keep the
   // graph, or has failed. Any backward throws it for create_graph.
   torch::Tensor forward(torch::Tensor input);
-  // The same for several inputs and outputs, all with the same N. Over several processes the
-  // outputs are in the process of the last stage; elsewhere this returns an empty list, and the
-  // forward of one input an undefined tensor.
+  // Like the forward above, for several inputs and outputs, all with the same N. Over several
+  // processes the outputs are in the process of the last stage; elsewhere this returns an empty
+  // list, and the forward of one input an undefined tensor.
   Tensors forward(Tensors inputs);
 
   // Runs forward, loss and backward inside the pipeline, adding to the gradients of parameters,
@@ -136,7 +136,8 @@ class GPipeImpl : public torch::nn::Module {
   std::vector<at::Tensor> parameters(bool recurse = true) const;
   // The parameters that are here, in the model's order, each once: for this process's optimizer.
   std::vector<at::Tensor> local_parameters() const;
-  // The same with their names in the model, each under its first one: for groups of an optimizer.
+  // local_parameters() with their names in the model, each under its first name: for groups of an
+  // optimizer.
   torch::OrderedDict<std::string, at::Tensor> local_named_parameters() const;
   // The bits of all parameters, those of other processes included, as 16 hexadecimal digits: equal
   // for equal parameters, whatever the layout.
@@ -162,7 +163,7 @@ class GPipeImpl : public torch::nn::Module {
   const std::vector<int64_t>& shared_inputs() const { return shared_inputs_; }
   // GPipeOptions::deferred_batch_norm.
   bool deferred_batch_norm() const { return deferred_batch_norm_; }
-  // The processes that it runs over.
+  // The processes that the pipeline runs over.
   const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.
   int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
@@ -172,7 +173,8 @@ class GPipeImpl : public torch::nn::Module {
   // pipeline (or a replica) over several processes.
   torch::nn::Sequential sequential() const;
 
-  // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
+  // The layers of all partitions, in the model's order. A negative index counts from the end.
+  // operator[] throws c10::IndexError for an index that no layer has.
   size_t size() const { return layers_.size(); }
   const std::shared_ptr<torch::nn::Module>& operator[](int64_t index) const;
   std::vector<std::shared_ptr<torch::nn::Module>>::const_iterator begin() const {
@@ -195,7 +197,8 @@ class GPipeImpl : public torch::nn::Module {
   // inside a layer, a hook or an observer.
   std::vector<GraphUse> graph_use() const;
 
-  // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
+  // Moving the pipeline throws c10::TypeError, because each partition has its own device. Casting
+  // works.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
@@ -223,21 +226,21 @@ class GPipeImpl : public torch::nn::Module {
  private:
   friend class ZeroOptimizer;  // uses call_name()
 
-  // Moves each layer, and the gradients that its parameters have, to its device.
+  // Moves each layer, with the gradients of its parameters, to its partition's device.
   void place_layers();
   // Throws c10::ValueError if a layer was replaced, or something was registered, since the pipeline
-  // was made: it still runs the layers that it was made of.
+  // was made, because the pipeline still runs the layers that it was made of.
   void check_layers() const;
   // The part of the constructor that the processes of a world run together.
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;
-  // Over replicas: throws if their parameters or buffers differ.
+  // Over replicas: throws if the parameters or buffers of the replicas differ.
   void agree_on_values(const char* what) const;
   // Over replicas: throws c10::ValueError if the tensor requires a gradient and is not a leaf.
   void check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
                            bool needs_record) const;
   internal::Processes* processes() const { return world_.processes().get(); }
-  // Ends a call in which the processes would not meet otherwise: waits for all of them.
+  // Waits for all processes at the end of a call in which they would not meet otherwise.
   void end_together(const char* what) const;
   // The inputs that are cut; shared ones are undefined. Throws c10::ValueError if a number in
   // shared_inputs_ is out of range, and over replicas for a shared input that requires a gradient.
@@ -248,7 +251,7 @@ class GPipeImpl : public torch::nn::Module {
   // `options`: null for a forward.
   std::unique_ptr<internal::Pass> prepare(const char* what, const Tensors& inputs,
                                           bool needs_record, const StepOptions* options) const;
-  // `one_output`: where there are outputs, the model must give exactly one.
+  // `one_output`: whether the model must give exactly one output, in the process that has outputs.
   Tensors forward_all(const Tensors& inputs, bool one_output);
   Tensors run_forward(const Tensors& inputs, bool one_output);
   StepResult run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
@@ -266,7 +269,7 @@ class GPipeImpl : public torch::nn::Module {
                        const StepOptions& options) const;
 
   World world_;
-  int64_t number_ = 0;  // of this pipeline, among those of these processes
+  int64_t number_ = 0;  // the number of this pipeline among those of these processes
   int64_t zero_grads_ = 0;
   bool on_meta_ = false;  // layers of this process are still on meta: materialize() must be called
   std::vector<int64_t> balance_;

@@ -11,7 +11,6 @@
 #include "gpipe/internal/call/devices.h"
 #include "gpipe/internal/call/model_checks.h"
 #include "gpipe/internal/call/together.h"
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/processes/connected.h"
@@ -22,6 +21,7 @@
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/warning_log.h"
 #include "skip/layout.h"
 #include "skip/skippable.h"
 #include "text/shown.h"
@@ -48,7 +48,8 @@ bool has_meta(const torch::nn::Module& layer) {
          std::any_of(buffers.begin(), buffers.end(), is_meta);
 }
 
-// Whether this process has made a pipeline with a world. Then one without is meant to be alone.
+// Whether this process has made a pipeline with a world. If so, a pipeline without a world is meant
+// to run in this process alone, and needs no warning.
 std::atomic<bool> one_has_a_world{false};
 
 }  // namespace
@@ -121,7 +122,7 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   }
 
   const skip::Layout layout = skip::Layout::inspect(module, balance_);
-  train(module->is_training());  // before it has layers, which keep their own modes
+  train(module->is_training());  // before layers are registered: they keep their own modes
   std::vector<std::vector<internal::Layer>> parts = internal::partitions_of(module, balance_);
   for (const std::vector<internal::Layer>& part : parts) {
     for (const internal::Layer& layer : part) {
@@ -139,7 +140,7 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   agree_on_values("the making");
 }
 
-// Replicas that begin with different values would train different models.
+// Throws if the replicas begin with different values, because they would train different models.
 void GPipeImpl::agree_on_values(const char* what) const {
   if (world_.replicas() == 1) return;
   torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
@@ -171,12 +172,13 @@ void GPipeImpl::place_layers() {
       }
       continue;
     }
-    // On meta, tensors are made on the current device (meta/meta_devices.h).
+    // The stage's device becomes the current one, because meta/meta_devices.h makes tensors on the
+    // current device.
     c10::OptionalDeviceGuard guard;
     if (!devices_[j].is_cpu()) guard.reset_device(devices_[j]);
     for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
       if (!devices_[j].is_meta() && has_meta(*layers_[index])) {
-        on_meta_ = true;  // until materialize()
+        on_meta_ = true;  // until materialize() is called
         continue;
       }
       layers_[index]->to(devices_[j]);

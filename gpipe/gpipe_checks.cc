@@ -9,7 +9,8 @@ namespace gpipe {
 
 void GPipeImpl::check_world(const GPipeOptions& options) const {
   TORCH_CHECK_VALUE(!balance_.empty(), "a model without layers has no stages to spread over ",
-                    world_.size(), " processes");
+                    world_.size(),
+                    " processes; give it a layer for each, or leave GPipeOptions::world out");
   internal::check_replicas(options);
   TORCH_CHECK_VALUE(!options.graphs(),
                     "GPipeOptions::graphs are for a pipeline in one process: over several ones "
@@ -54,7 +55,8 @@ void GPipeImpl::check_layers() const {
                     "the layer that does");
 }
 
-// Each replica would propagate only its own part into the graph that the tensor was computed by.
+// Such a tensor is refused over replicas, because each replica would propagate only its own part of
+// the gradient into the graph that has computed the tensor.
 void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
                                     bool needs_record) const {
   TORCH_CHECK_VALUE(

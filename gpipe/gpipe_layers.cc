@@ -26,12 +26,13 @@ namespace {
 const std::shared_ptr<torch::nn::Module>& GPipeImpl::operator[](int64_t index) const {
   const int64_t count = static_cast<int64_t>(layers_.size());
   TORCH_CHECK_INDEX(index >= -count && index < count, "layer ", index,
-                    " does not exist: the pipeline has ", count, " layers");
+                    " does not exist: the pipeline has ", count,
+                    " layers; they are numbered from 0, and from -1 backwards");
   return layers_[index < 0 ? index + count : index];
 }
 
 bool GPipeImpl::is_here(int64_t layer) const {
-  (void)(*this)[layer];  // throws if there is none
+  (void)(*this)[layer];  // throws if there is no such layer
   int64_t left = layer < 0 ? layer + static_cast<int64_t>(layers_.size()) : layer;
   int64_t stage = 0;
   while (left >= balance_[static_cast<size_t>(stage)]) {
@@ -84,7 +85,7 @@ void GPipeImpl::pretty_print(std::ostream& stream) const {
     for (size_t j = 0; j < modes.size(); ++j) stream << (j == 0 ? "" : ", ") << to_text(modes[j]);
     stream << "})";
   }
-  // LibTorch prints the layers, with all that is in them, below this.
+  // Below these lines LibTorch prints the layers, with all that is in them.
   size_t first = 0;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (size_t j = 0; j < balance_.size(); ++j) {

@@ -60,7 +60,8 @@ std::string GPipeImpl::parameter_hash() const {
     const BetweenRuns between(pipeline_.get());
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     if (processes() != nullptr) {
-      // Copies of tied parameters may have the last step's values.
+      // Only the process that owns a tied parameter hashes it, because copies in other processes
+      // may still have the values that the last step used.
       std::unordered_set<const c10::TensorImpl*> owned;
       for (const at::Tensor& local : local_parameters()) owned.insert(local.unsafeGetTensorImpl());
       for (auto& parameter : named) {
@@ -75,7 +76,9 @@ std::string GPipeImpl::parameter_hash() const {
 void GPipeImpl::materialize(const LayerInit& init) {
   const internal::WorkScope work;
   internal::in_call(processes(), [&] {
-    TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
+    TORCH_CHECK_VALUE(
+        init != nullptr,
+        "materialize was given an empty function; give one that sets a parameter's values");
     check_layers();
     const uint64_t seed = internal::shared_seed(processes(), call_name("materialize"));
     const BetweenRuns between(pipeline_.get());
@@ -90,7 +93,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
       }
     }
     on_meta_ = false;
-    place_layers();  // for tensors of the same layers that were not on meta
+    place_layers();  // moves the tensors of these layers that were not on meta
     agree_on_values("materialize");
     end_together("materialize");
     return true;
@@ -138,7 +141,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     check_layers();
-    // With different arguments each process would scale its gradients by another factor.
+    // If the arguments differed, each process would scale its gradients by another factor.
     if (processes() != nullptr) {
       internal::agree_on_names(world_, call_name("clip_grad_norm_"),
                                absl::StrFormat("%.17g, %.17g, %s", max_norm, norm_type,
@@ -150,7 +153,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
                                  call_name("clip_grad_norm_"), named.keys());
-    end_together("clip_grad_norm_");  // scaling may fail here alone
+    end_together("clip_grad_norm_");  // because scaling may fail in a single process
     return norm;
   });
 }

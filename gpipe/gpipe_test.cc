@@ -148,7 +148,7 @@ TEST(GPipeConstruction, DropsSurplusDevices) {
 }
 
 TEST(GPipeConstruction, DefaultDevicesAreEnoughOnACpu) {
-  if (torch::cuda::is_available()) return;  // there the default is every GPU
+  if (torch::cuda::is_available()) return;  // with CUDA the default is every GPU
   GPipe pipe(two_layers(), GPipeOptions({1, 1}));
   EXPECT_THAT(pipe->devices(), ElementsAre(c10::Device(c10::kCPU), c10::Device(c10::kCPU)));
 }
@@ -177,7 +177,7 @@ TEST(GPipeTest, PrintsItsCut) {
   EXPECT_THAT(text.str(), HasSubstr("\n  partition 0 on cpu: layer 0, 16 parameters"
                                     "\n  partition 1 on cpu: layers 1 to 2, 20 parameters"
                                     "\n  partition 2 on cpu: layers 3 to 4, 4 parameters"));
-  // The lines of the layers, which LibTorch prints.
+  // The text also has the lines of the layers, which LibTorch prints.
   EXPECT_THAT(text.str(), HasSubstr("(0): torch::nn::Linear(in_features=3"));
 }
 
@@ -241,8 +241,8 @@ TEST(GPipeTest, ParametersAreTheModelsOwnUnderItsKeysWhateverTheBalance) {
   }
 }
 
-// The next call of any kind refuses, and names the key: it would run other layers than
-// named_parameters() lists.
+// After such a change the next call of any kind throws and names the key, because it would run
+// other layers than named_parameters() lists.
 TEST(GPipeTest, WhatIsRegisteredInItLaterIsAnErrorThatNamesIt) {
   const auto changes = std::vector<std::pair<std::string, std::function<void(GPipe&)>>>{
       {"layer 1 of the pipeline was replaced or unregistered (there is '1' now)",
@@ -358,7 +358,7 @@ TEST(GPipeTest, AnEmptyModelPassesItsInputThrough) {
 }
 
 TEST(GPipeTest, TakesTensorsOnly) {
-  // The compiler checks what other systems must check at run time.
+  // The compiler refuses a model that is not a Sequential. Other systems check that at run time.
   static_assert(!std::is_constructible_v<GPipeImpl, nn::Linear, GPipeOptions>);
   GPipe pipe(two_layers(), GPipeOptions({2}).devices(cpus(1)));
   EXPECT_THROW(pipe->forward(torch::Tensor()), c10::ValueError);
@@ -400,7 +400,7 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   torch::load(other, to_other);
   expect_same(*pipe, *other);
   for (size_t k = 0; k < before.size(); ++k) {
-    EXPECT_TRUE(other->parameters()[k].is_same(before[k]));  // optimizers stay valid
+    EXPECT_TRUE(other->parameters()[k].is_same(before[k]));  // so optimizers stay valid
   }
 
   std::stringstream from_bare;
@@ -409,7 +409,8 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   expect_same(*build(4), *other);
 }
 
-// Checkpoints whose last layer has another shape, that lack a layer, or have one more.
+// load() refuses a checkpoint with another shape or kind of a layer, with a layer less, or with
+// more layers. The error names what differs.
 TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
   auto saved = [](const nn::Sequential& model) {
     std::stringstream file;
@@ -429,7 +430,7 @@ TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
     for (const auto& b : pipe->buffers()) EXPECT_THAT(b, EqualsBitwise(before[k++]));
     EXPECT_EQ(pipe->forward(torch::rand({4, 4})).sizes(), (std::vector<int64_t>{4, 3}));
     for (const auto& b : pipe->buffers()) before.push_back(b.detach().clone());
-    before.erase(before.end() - 6, before.end() - 3);  // the forward has changed the buffers
+    before.erase(before.end() - 6, before.end() - 3);  // the buffers before this forward
   };
   expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 7)),
                  AllOf(HasSubstr("'2.weight' of shape [7, 5] for [3, 5]"),
@@ -441,7 +442,7 @@ TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
   expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 3),
                                 nn::Linear(3, 3), nn::ReLU()),
                  HasSubstr("the pipeline has no layers '3', '4'"));
-  // The running statistics are missing, which LibTorch itself reports.
+  // The last checkpoint lacks the running statistics, which LibTorch itself reports.
   expect_refused(
       nn::Sequential(nn::Linear(4, 5), nn::LayerNorm(nn::LayerNormOptions({5})), nn::Linear(5, 3)),
       AllOf(HasSubstr("running_mean"), HasSubstr("nothing was loaded")));

@@ -14,7 +14,7 @@
 namespace gpipe {
 namespace {
 
-// Whether gradients can be multiplied and divided by it, as a float32.
+// Whether gradients can be multiplied and divided by `value` as a float32.
 bool is_factor(double value) {
   const auto factor = static_cast<float>(value);
   return factor > 0 && std::isfinite(factor) && std::isfinite(1 / factor);
@@ -87,7 +87,8 @@ void GradScaler::update() {
   TORCH_CHECK_VALUE(has_stepped_ || gradients_ != Gradients::kScaled,
                     "GradScaler::update was called without a step() or unscale_() before it, so "
                     "that nothing is known of the gradients");
-  // As LibTorch's kernel: the factor is a float32, and one that would be infinite does not grow.
+  // The new factor is what LibTorch's kernel computes: a float32, which does not grow if it would
+  // be infinite.
   if (gradients_ == Gradients::kNotFinite) {
     const auto less = static_cast<float>(state_.scale * options_.backoff_factor());
     begin_anew();

@@ -14,16 +14,18 @@ namespace gpipe {
 
 // The names and defaults are those of torch.amp.GradScaler.
 struct GradScalerOptions {
-  // The first factor; positive and finite, and so is 1 divided by it, both as a float32.
+  // The first factor. As float32 numbers, the factor and 1 / factor must be positive and finite.
   TORCH_ARG(double, init_scale) = 65536;
-  // What the factor is multiplied by after `growth_interval` steps without an infinity; above 1.
+  // What the factor is multiplied by after `growth_interval` steps in a row whose gradients were
+  // finite; above 1.
   TORCH_ARG(double, growth_factor) = 2;
-  // What the factor is multiplied by after a step with one; above 0 and below 1.
+  // What the factor is multiplied by after a step whose gradients were not finite; above 0 and
+  // below 1.
   TORCH_ARG(double, backoff_factor) = 0.5;
-  // At least 1.
+  // After how many steps with finite gradients the factor grows; at least 1.
   TORCH_ARG(int64_t, growth_interval) = 2000;
-  // Whether it does anything: if not, the factor is 1, every step is made, and no order of calls is
-  // an error.
+  // Whether the scaler does anything: if not, the factor is 1, every step is made, and no order of
+  // calls is an error.
   TORCH_ARG(bool, enabled) = true;
 };
 
@@ -31,13 +33,13 @@ struct GradScalerOptions {
 // it.
 struct GradScalerState {
   double scale = 65536;      // a float32's value
-  int64_t growth_steps = 0;  // steps in a row without an infinity
+  int64_t growth_steps = 0;  // steps in a row with finite gradients, counted anew after each growth
 };
 
 // Multiplies gradients by a factor that float16 can hold them with, divides them again before they
-// are used, leaves out the optimizer's steps whose gradients are not finite, and adapts the factor:
-// torch.amp.GradScaler, step by step the same factor, for a pipeline. Over processes and replicas
-// all find the same, before any of them changes a parameter.
+// are used, leaves out the optimizer's steps whose gradients are not finite, and adapts the factor.
+// It is torch.amp.GradScaler for a pipeline, with the same factor in each step. All processes of
+// all replicas agree on whether the gradients are finite, before any of them changes a parameter.
 //
 // Requirements: all processes make the same calls, in the same order, and give the same options.
 //
@@ -86,11 +88,11 @@ class GradScaler {
 
   // Adapts the factor. Call it once after each step(). Throws c10::ValueError if neither step() nor
   // unscale_() was called since the last time, and where the factor has become so small that no
-  // float32 divides by it: then the gradients are not finite whatever it is.
+  // float32 divides by it: then the gradients are not finite whatever the factor is.
   void update();
 
-  // To save and to go on from. load() throws c10::ValueError for a scale that could not be an
-  // init_scale, and for negative growth_steps.
+  // The state, to save it and to go on from it. load() throws c10::ValueError for a scale that
+  // could not be an init_scale, and for negative growth_steps.
   const GradScalerState& state() const { return state_; }
   void load(const GradScalerState& state);
 
@@ -98,7 +100,7 @@ class GradScaler {
   // What the gradients of this step are known to be.
   enum class Gradients { kScaled, kFinite, kNotFinite };
 
-  // `optimizer`: null if it is of another type.
+  // `optimizer`: null if step() was given one that is not a torch::optim::Optimizer.
   bool begin_step(const torch::optim::Optimizer* optimizer);
   // unscale_() for the optimizer's parameters that the pipeline lacks.
   bool unscale_others(const torch::optim::Optimizer* optimizer);

@@ -41,7 +41,7 @@ at::Tensor mean_square(const at::Tensor& output, const at::Tensor& target) {
   return torch::nn::functional::mse_loss(output, target);
 }
 
-// Gradients of ones in all parameters, the last of them as given.
+// Sets all gradients to ones, and that of the last parameter to `last`.
 void set_gradients(GPipe& pipe, double last) {
   for (at::Tensor& parameter : pipe->parameters()) {
     parameter.mutable_grad() = torch::ones_like(parameter);
@@ -164,7 +164,8 @@ TEST(GradScaler, AnOptimizerThatThrowsLeavesTheFactorAndTheNextStepIsDivided) {
   EXPECT_EQ(scaler.scale(), 4);
 }
 
-// The loss function has a parameter of its own, in the same optimizer.
+// The optimizer also has a parameter of the loss function. step() divides and checks its gradient,
+// too, also if unscale_() has divided the pipeline's gradients before.
 TEST(GradScaler, DividesAndChecksWhatTheOptimizerHasBesideThePipeline) {
   for (const bool unscales_before : {false, true}) {
     GPipe pipe = pipeline();

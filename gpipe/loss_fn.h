@@ -13,7 +13,7 @@
 
 namespace gpipe {
 
-// Several values between layers.
+// The values that go between layers: one tensor or several.
 using Tensors = std::vector<at::Tensor>;
 
 // A function that gives a micro-batch's loss: a scalar, the mean over the samples it is given (see

@@ -26,7 +26,7 @@ TEST(Failure, HasAText) {
             "backward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl");
   failure.recompute = true;
   failure.layer_type = "";
-  failure.layer = "stage 1";  // none of its layers
+  failure.layer = "stage 1";  // the text of a failure in none of the stage's layers
   EXPECT_EQ(text_of(failure), "recompute of stage 1, micro-batch 3");
   failure.out_of_memory = OutOfMemory{c10::Device(c10::kCUDA, 1), 100, 10, 90};
   EXPECT_EQ(text_of(failure),

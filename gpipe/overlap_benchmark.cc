@@ -68,8 +68,8 @@ void BM_Overlap(benchmark::State& state) {
   }
   state.counters["hidden"] = median(hidden);
   state.counters["step_ms"] = median(times) * 1e3;
-  // For each of the two phases: a kernel for each micro-batch and each other stage, and their
-  // copies.
+  // Ideally, the forward and the backward each take a kernel for each micro-batch and for each
+  // other stage, and a copy for each other stage.
   const double kernel_ms = std::chrono::duration<double>(kKernel).count() * 1e3;
   state.counters["ideal_ms"] = 2 * (static_cast<double>(micro_batches + kStages - 1) * kernel_ms +
                                     (kStages - 1) * kernel_ms / 8);

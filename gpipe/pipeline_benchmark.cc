@@ -88,9 +88,9 @@ void cells(benchmark::State& state, int warm_up) {
       median(times) * 1e6 / static_cast<double>(partitions * micro_batches);
   state.counters["first_call_ms"] = (first - median(times)) * 1e3;
 }
-// Measures for half a second after a warm-up of a tenth of a second, as long as
-// tools/peers/compare_cells.py runs torchgpipe: until the kernel has spread new threads over the
-// cores, all may share one.
+// A warm-up of a tenth of a second comes before half a second of measurement, as for torchgpipe in
+// tools/peers/compare_cells.py. Without the warm-up all threads may share a core, because the
+// kernel has not spread them yet.
 void BM_Cells(benchmark::State& state) { cells(state, /*warm_up=*/60); }
 BENCHMARK(BM_Cells)
     ->ArgNames({"partitions", "micro_batches"})
@@ -110,8 +110,8 @@ BENCHMARK(BM_CellGrowth)
     ->Iterations(7)
     ->Unit(benchmark::kMillisecond);
 
-// The same cells in a plain loop on one thread: the layers' own autograd, the lower bound on one
-// core.
+// Runs the cells of BM_Cells in a plain loop on one thread, with the layers' own autograd. That
+// time is the lower bound on one core.
 void BM_PlainCells(benchmark::State& state) {
   at::set_num_threads(1);
   const int64_t partitions = state.range(0);
@@ -141,8 +141,8 @@ models::UNetOptions small_unet() {
   return models::UNetOptions().depth(4).num_convs(2).base_channels(16);
 }
 
-// One partition, one micro-batch, never checkpointed, against the bare model. `ratio` is the share
-// of the bare model's speed that is left.
+// Compares a pipeline of one partition, with one micro-batch and without checkpoints, with the bare
+// model. `ratio` is the share of the bare model's speed that is left.
 void one_partition(benchmark::State& state, const std::function<torch::nn::Sequential()>& make,
                    const torch::Tensor& input) {
   at::set_num_threads(1);
@@ -171,7 +171,7 @@ void BM_OnePartitionUNet(benchmark::State& state) {
 }
 BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
 
-// The same schedule with every backward in two halves, one right after the other.
+// `schedule` with every backward in two halves, one right after the other.
 Schedule split(const Schedule& schedule) {
   std::vector<std::vector<Action>> table;
   for (const std::vector<Action>& actions : schedule.table()) {
@@ -190,9 +190,9 @@ Schedule split(const Schedule& schedule) {
   return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
 }
 
-// A step with split backwards against one with whole ones. `cost` is split / whole, forwards
-// included. It is measured for convolutions with norms of a usual size, and for linear layers so
-// small that the pipeline's own overhead shows.
+// Compares a step with split backwards with a step with whole ones. `cost` is split / whole,
+// forwards included. It is measured for convolutions with norms of a usual size, and for linear
+// layers so small that the pipeline's own overhead shows.
 void BM_SplitCells(benchmark::State& state) {
   at::set_num_threads(1);
   using torch::nn::Conv2dOptions;
@@ -377,8 +377,8 @@ BENCHMARK(BM_Buffers)
     ->Iterations(25)
     ->Unit(benchmark::kMillisecond);
 
-// Two partitions with one thread each against the plain model on one thread. The cut is where a
-// profile by layer puts half of the time; measured.
+// Compares two partitions with one thread each with the plain model on one thread. The cut is where
+// a measured profile has half of the layers' time on each side.
 void BM_UNetTwoPartitions(benchmark::State& state) {
   at::set_num_threads(1);
   const int64_t cut = state.range(0);

@@ -1,5 +1,6 @@
 // PipelineSetup: how a model is run as a pipeline: the settings that commands have flags for, and
-// that a diagnosis may advise to change. Its parts are written to text and read from it here, too.
+// that a diagnosis may advise to change. This header also turns parts of a setup into text, and
+// reads them from text.
 #ifndef GPIPE_PIPELINE_SETUP_H_
 #define GPIPE_PIPELINE_SETUP_H_
 
@@ -29,13 +30,13 @@ struct ScheduleChoice {
 struct PipelineSetup {
   std::vector<int64_t> balance;
   int64_t chunks = 1;
-  std::vector<Checkpoint> checkpoints;  // by partition
+  std::vector<Checkpoint> checkpoints;  // [partition]
   ScheduleChoice schedule = {"1f1b", Schedule::one_f_one_b};
   // Whether a skip goes straight from the stage that stashes it to the one that pops it:
-  // Ablation::direct_skips. It is never advised to change this.
+  // Ablation::direct_skips. A diagnosis never advises to change this.
   bool direct_skips = true;
 
-  // The same mode for all partitions of the balance.
+  // Sets the same mode for all partitions of the balance.
   void checkpoint_all(Checkpoint mode) { checkpoints.assign(balance.size(), mode); }
 };
 
@@ -51,7 +52,7 @@ Checkpoint checkpoint_by_name(const std::string& name, const std::string& given)
 // "always,never".
 std::string to_text(const std::vector<Checkpoint>& modes);
 
-// For people: "chunks 4, balance [20, 31], checkpoint never, 1f1b".
+// The setup as text for people: "chunks 4, balance [20, 31], checkpoint never, 1f1b".
 std::string to_text(const PipelineSetup& setup);
 
 }  // namespace gpipe

@@ -31,7 +31,8 @@ void check_numbers(const char* who, const char* whole, const char* part,
   }
   std::vector<bool> there(numbers.size(), false);
   for (size_t k = 0; k < numbers.size(); ++k) {
-    // There are at most as many wholes as parts, so a larger number would leave one out.
+    // There are at most as many wholes (workers, say) as parts (stages), so a larger number would
+    // mean that a whole is left out.
     if (numbers[k] < 0 || numbers[k] >= static_cast<int64_t>(numbers.size())) {
       throw std::invalid_argument(
           start + part + " " + std::to_string(k) + " is given to " + whole + " " +
@@ -55,7 +56,7 @@ std::string join(const std::vector<int64_t>& numbers) {
   return text;
 }
 
-// The numbers of a line that begins with `key`; throws if it does not.
+// Returns the numbers of a line that must begin with `key`. Throws if the line does not.
 std::vector<int64_t> take_line(std::string_view line, std::string_view key) {
   const auto fail = [&] {
     throw std::invalid_argument("Placement::from_text: expected '" + std::string(key) +

@@ -14,7 +14,7 @@
 
 namespace gpipe {
 
-// stage -> worker -> process: a value.
+// The map stage -> worker -> process, as a value.
 //
 // Guarantees: stages, workers and processes are counted from 0, and every worker has a stage.
 //
@@ -37,7 +37,7 @@ class Placement {
   // 2 x workers stages: up to the last worker and back, so that worker 0 has the first and the last
   // stage (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
   static Placement v_shape(int64_t workers);
-  // Any other placement.
+  // Any other placement: [stage] the stage's worker.
   static Placement of(std::vector<int64_t> worker_of_stage);
 
   // Sets the process of each worker. Without this call all workers are in one process or, where

@@ -63,7 +63,7 @@ at::Tensor slow_backward(const at::Tensor& x, double ms) {
   return result;
 }
 
-// x + w. The gradients of its input and of its parameter each take a while.
+// A layer that returns x + w. The gradients of x and of w each take a while.
 struct SleepImpl : torch::nn::Module {
   explicit SleepImpl(double share) : share(share) { w = register_parameter("w", at::zeros({2})); }
   at::Tensor forward(const at::Tensor& x) {

@@ -68,11 +68,12 @@ class SeveralArgumentsImpl : public Impl {
                     "give a module of its own type. Make a new one");
   }
 
-  // Asked by LibTorch's AnyModule: Impl's defaults are for the arguments of its own forward.
+  // LibTorch's AnyModule asks whether this class's forward has default arguments. It has none:
+  // Impl's defaults are for the arguments of Impl's own forward.
   bool _forward_has_default_args() override { return false; }
 
  private:
-  // `Class`: Impl, or the base that has its forward.
+  // `Class`: Impl, or the base class of Impl that declares forward.
   template <typename Class, typename Result, typename... Arguments>
   std::vector<at::Tensor> call(Result (Class::*function)(Arguments...),
                                std::vector<at::Tensor> inputs) {
@@ -111,7 +112,9 @@ using SeveralArguments = torch::nn::ModuleHolder<SeveralArgumentsImpl<Impl>>;
 class FirstImpl : public torch::nn::Module {
  public:
   at::Tensor forward(std::vector<at::Tensor> inputs) {
-    TORCH_CHECK_VALUE(!inputs.empty(), "First was given an empty list");
+    TORCH_CHECK_VALUE(
+        !inputs.empty(),
+        "First was given an empty list; the layer before it must return at least one tensor");
     return std::move(inputs.front());
   }
 };

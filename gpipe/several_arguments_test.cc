@@ -43,7 +43,7 @@ struct SwapImpl : nn::Module {
 
 nn::Sequential masked_model() {
   testing::manual_seed(4);
-  nn::Sequential model;  // layer by layer: they draw their parameters
+  nn::Sequential model;  // made layer by layer, so that layers draw their parameters in this order
   model->push_back(SeveralArguments<MaskedImpl>(6));
   model->push_back(SeveralArguments<MaskedImpl>(6));
   model->push_back(First());
@@ -99,12 +99,13 @@ TEST(SeveralArguments, MissingArgumentsGetTheirDefaults) {
   nn::TransformerEncoderLayerImpl& plain = *layer;
   EXPECT_THAT(layer->forward({x})[0], EqualsBitwise(plain.forward(x)));
   EXPECT_THAT(layer->forward({x, mask})[0], EqualsBitwise(plain.forward(x, mask)));
-  // The layer in a Sequential: there LibTorch asks it for defaults.
+  // In a Sequential LibTorch asks the layer whether its forward has defaults. The result must be
+  // the same.
   EXPECT_THAT(nn::Sequential(layer)->forward<Tensors>(Tensors{x, mask})[0],
               EqualsBitwise(plain.forward(x, mask)));
 }
 
-// LibTorch's batch norms inherit their forward from a base class.
+// A class may inherit its forward from a base class, as LibTorch's batch norms do.
 TEST(SeveralArguments, MayInheritItsForward) {
   SeveralArguments<nn::BatchNorm1dImpl> layer(3);
   const Tensor x = torch::randn({4, 3}), mask = torch::ones({4, 3});

@@ -92,7 +92,8 @@ class StageMemory::Counter : public internal::AllocationObserver {
  private:
   static constexpr int64_t kNone = -1;
 
-  // The stage that a block on `device` belongs to if `taker` takes it.
+  // The stage that a block on `device` belongs to if an action of stage `taker` takes the block.
+  // kNone if it belongs to the device only.
   int64_t owner(int64_t taker, c10::Device device) const {
     if (stages_[taker].device == device) return taker;
     int64_t only = kNone;
@@ -115,7 +116,7 @@ class StageMemory::Counter : public internal::AllocationObserver {
   std::unordered_map<uint64_t, Block> blocks_;
   int64_t cpu_held_ = 0;
   int64_t cpu_peak_ = 0;
-  internal::AllocationScope scope_;  // the last: it ends before what it reports to
+  internal::AllocationScope scope_;  // the last member, so that it ends before those it reports to
 };
 
 StageMemory::StageMemory(const GPipe& pipe) : pipe_(pipe) {
@@ -124,8 +125,8 @@ StageMemory::StageMemory(const GPipe& pipe) : pipe_(pipe) {
   for (size_t j = 0; j < pipe->devices().size(); ++j) {
     const c10::Device device = pipe->devices()[j];
     TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(),
-                      "memory is counted on the CPU and on CUDA devices, not on ", device,
-                      " (stage ", j, ")");
+                      "StageMemory counts memory on the CPU and on CUDA devices, but stage ", j,
+                      " is on ", device, "; put it there, or do without StageMemory");
     cuda = cuda || device.is_cuda();
     stages.push_back({device});
     if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {

@@ -14,20 +14,21 @@
 
 namespace gpipe {
 
-// Sizes are in bytes.
+// The memory of a stage. Sizes are in bytes.
 struct StagePeak {
   int64_t stage = 0;
   c10::Device device;
   int64_t model = 0;  // parameters and buffers of its layers, at the time of the call
   int64_t taken = 0;  // the peak of the memory that its actions took and that was not freed yet
 };
+// The peaks of a device's memory, in bytes.
 struct DevicePeak {
   c10::Device device;
-  int64_t allocated = 0;            // in tensors
-  std::optional<int64_t> reserved;  // by the allocator, from the driver; none for the CPU
+  int64_t allocated = 0;            // what tensors had
+  std::optional<int64_t> reserved;  // what the allocator had from the driver; none for the CPU
 };
 
-// Counts for as long as it lives, on the CPU and on CUDA devices.
+// Counts memory as long as this object lives, on the CPU and on CUDA devices.
 //
 // A block of memory belongs to the stage whose action took it, until it is given back, even if
 // another stage on the same device still needs it. So a stage's outputs, graphs and gradients are
@@ -56,7 +57,8 @@ struct DevicePeak {
 //   for (const auto& peak : memory.stages()) std::cout << peak.stage << ": " << peak.taken << "\n";
 class StageMemory {
  public:
-  // Throws c10::ValueError for a pipeline on other devices.
+  // Throws c10::ValueError for a pipeline with a stage that is neither on the CPU nor on a CUDA
+  // device.
   explicit StageMemory(const GPipe& pipe);
   ~StageMemory();
   StageMemory(const StageMemory&) = delete;

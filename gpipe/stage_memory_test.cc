@@ -47,7 +47,7 @@ class StageMemoryTest : public testing::DeviceTest {
 
 TEST_F(StageMemoryTest, StagesOnOneDeviceAreToldApart) {
   GPipe pipe = tanhs({5, 2, 1}, Checkpoint::kNever);
-  step(pipe);  // takes what is made once
+  step(pipe);  // allocates what is made only once
   const StageMemory memory(pipe);
   step(pipe);
   const std::vector<StagePeak> peaks = memory.stages();
@@ -57,9 +57,9 @@ TEST_F(StageMemoryTest, StagesOnOneDeviceAreToldApart) {
     EXPECT_EQ(peaks[j].stage, j);
     EXPECT_EQ(peaks[j].device, device());
     EXPECT_EQ(peaks[j].model, 0);
-    // Every activation of every micro-batch. In backward there are, besides the activations that
-    // are left, the gradient in progress, its successor and, in the first stage, the gradients of
-    // the input of all micro-batches.
+    // A stage holds every activation of every micro-batch. In backward it also holds the gradient
+    // in progress, the next gradient and, in the first stage, the gradients of the input of all
+    // micro-batches; by then some activations are freed.
     EXPECT_GE(peaks[j].taken, layers[j] * kChunks * kActivation);
     EXPECT_LE(peaks[j].taken, (layers[j] * kChunks + 4) * kActivation);
   }
@@ -76,7 +76,8 @@ TEST_F(StageMemoryTest, CheckpointedStagesTakeLess) {
   step(pipe);
   const StageMemory memory(pipe);
   step(pipe);
-  // The outputs that the next stage keeps, one graph, and gradients.
+  // A stage holds the outputs that the next stage keeps, the 6 activations of one graph, and
+  // gradients.
   const std::vector<StagePeak> peaks = memory.stages();
   EXPECT_GE(peaks[0].taken, kChunks * kActivation);
   for (const StagePeak& peak : peaks) EXPECT_LE(peak.taken, (kChunks + 6 + 4) * kActivation);
@@ -100,7 +101,7 @@ TEST_F(StageMemoryTest, GradientsOfParametersAreTheirStagesUntilTheyAreFreed) {
   const auto step = [&] {
     pipe->step({x}, {}, [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); });
   };
-  step();  // takes what is made once: cuBLAS's work space
+  step();  // allocates what is made only once: cuBLAS's work space
   pipe->zero_grad();
   StageMemory memory(pipe);
   step();
@@ -108,13 +109,13 @@ TEST_F(StageMemoryTest, GradientsOfParametersAreTheirStagesUntilTheyAreFreed) {
   EXPECT_EQ(memory.stages()[0].model, kWeight);
   EXPECT_EQ(memory.stages()[1].model, 0);
   memory.reset();
-  EXPECT_EQ(memory.stages()[0].taken, kWeight) << "its gradient";
+  EXPECT_EQ(memory.stages()[0].taken, kWeight) << "stage 0 takes only the weight's gradient";
   pipe->zero_grad();
   memory.reset();
   EXPECT_EQ(memory.stages()[0].taken, 0);
 }
 
-// Two pipelines may be made of the same layers.
+// Two pipelines may be made of the same layers. A StageMemory counts only the steps of its own.
 TEST_F(StageMemoryTest, AnotherPipelineOfTheSameLayersIsNotCounted) {
   const nn::Tanh first, second;
   const auto make = [&] {

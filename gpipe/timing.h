@@ -13,8 +13,9 @@ double steady_seconds();
 // How long a call of `work` takes, in seconds.
 double seconds_of(const std::function<void()>& work);
 
-// The middle value; the mean of the two middle ones if their number is even. Throws
-// std::invalid_argument for no values: a median of nothing would pass for one that was measured.
+// The middle one of the values, or the mean of the two middle ones if their number is even. Throws
+// std::invalid_argument if there are no values, because a median of nothing would pass for one that
+// was measured.
 double median(std::vector<double> values);
 
 }  // namespace gpipe

@@ -42,7 +42,7 @@ RowRange World::rows(int64_t global_rows, int64_t chunks) const {
                                 "mini-batch and not of a replica");
   }
   const int64_t rows = cut_sizes(global_rows, chunks).rows;
-  const int64_t each = chunks / replicas_;  // micro-batches
+  const int64_t each = chunks / replicas_;  // micro-batches of a replica
   const auto begin_of = [&](int64_t replica) {
     const int64_t first = replica * each;
     return rows == 0 || first > (global_rows - 1) / rows ? global_rows : first * rows;

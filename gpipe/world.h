@@ -1,7 +1,7 @@
 // World: the processes that a pipeline runs over.
 //
-// It does not know how they are connected: //gpipe/distributed:world does, over c10d, and
-// programs that run over several processes depend on that.
+// This header does not know how processes are connected. //gpipe/distributed:world connects them
+// over c10d; programs that run over several processes depend on that rule.
 #ifndef GPIPE_WORLD_H_
 #define GPIPE_WORLD_H_
 
@@ -51,7 +51,7 @@ struct RowRange {
 //   auto result = pipe->step(inputs, targets, loss_fn);  // the same loss in all of them
 class World {
  public:
-  // This process alone.
+  // A world of this process alone.
   World() = default;
 
   // Connects the processes that a launcher has started; without a launcher, this process alone. All

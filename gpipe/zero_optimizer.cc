@@ -26,7 +26,7 @@
 namespace gpipe {
 namespace {
 
-// Nothing for a user's options that do not override get_lr().
+// The group's learning rate; nothing if the user's options do not override get_lr().
 std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
   try {
     return group.options().get_lr();
@@ -69,7 +69,8 @@ std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
                                        std::vector<int64_t> owners, const std::string& first_rates,
                                        const std::string& rates) {
-  // The owners follow from what was frozen when the optimizer was made.
+  // The ranks compare the owners, too: owners depend on which parameters were frozen when the
+  // optimizer was made.
   const std::string given(owners.begin(), owners.end());
   std::string own = internal::form_of(parameters) + ", shared out by " +
                     std::to_string(std::hash<std::string>()(given)) + "\n" + first_rates + "\n" +
@@ -77,7 +78,7 @@ std::vector<int64_t> owners_of_changes(const World& world,
   for (const at::Tensor& parameter : parameters) {
     own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }
-  std::array<std::vector<std::string>, 4> lines;  // [line][rank]; the last by parameter
+  std::array<std::vector<std::string>, 4> lines;  // [line of `own`][rank]
   for (const std::string& text :
        internal::exchange_long(*world.processes(), "the parameters", own)) {
     const std::vector<std::string> parts = absl::StrSplit(text, '\n');
@@ -97,10 +98,26 @@ std::vector<int64_t> owners_of_changes(const World& world,
 
 ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), nullptr),
-      pipe_(std::move(pipe)),
-      parameters_(pipe_->local_parameters()),
-      owners_(internal::owners_of(pipe_->world(), parameters_)) {
-  TORCH_CHECK_VALUE(make != nullptr, "ZeroOptimizer was given an empty function");
+      pipe_(std::move(pipe)) {
+  internal::Processes* const processes = pipe_->world().processes().get();
+  // `make` is the user's code, and may throw on one rank alone.
+  internal::in_call(processes, [&] {
+    const std::string name = pipe_->call_name("the making of a ZeroOptimizer");
+    if (processes != nullptr) processes->agree(name, "");
+    build(make);
+    if (processes != nullptr) {
+      (void)processes->exchange("the end of " + name, "", /*is_patient=*/true);
+    }
+    return true;
+  });
+}
+
+void ZeroOptimizer::build(const Make& make) {
+  parameters_ = pipe_->local_parameters();
+  owners_ = internal::owners_of(pipe_->world(), parameters_);
+  TORCH_CHECK_VALUE(make != nullptr,
+                    "ZeroOptimizer was given an empty function; give one that makes an optimizer "
+                    "of the parameters that it is given");
   const World& world = pipe_->world();
   std::unordered_set<const c10::TensorImpl*> own;
   std::vector<at::Tensor> others;
@@ -113,7 +130,9 @@ ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
     own.insert(parameters_[k].unsafeGetTensorImpl());
   }
   optimizer_ = make(owned_);
-  TORCH_CHECK_VALUE(optimizer_ != nullptr, "the function of ZeroOptimizer returned no optimizer");
+  TORCH_CHECK_VALUE(optimizer_ != nullptr,
+                    "the function of ZeroOptimizer returned null; return an optimizer of the "
+                    "parameters that it is given");
   TORCH_CHECK_VALUE(!optimizer_->param_groups().empty(),
                     "the function of ZeroOptimizer made an optimizer without groups: make the same "
                     "groups on all ranks, also where a group has no parameters");
@@ -178,8 +197,8 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
                       "ZeroOptimizer::step takes no closure: call the pipeline's step before it");
     internal::Pipeline* const pipeline = pipe_->pipeline();  // null without layers
     const internal::BetweenRuns between(pipeline);
-    // Throws, before anything is changed, if not all processes are in this call. The error names
-    // two that differ.
+    // agree() throws, before anything is changed, if not all processes are in this call. The error
+    // names two processes whose calls differ.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     if (pipeline != nullptr) {
       internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"), *pipeline,

@@ -1,4 +1,5 @@
-// ZeroOptimizer: over replicas, an optimizer whose states are kept once.
+// ZeroOptimizer: an optimizer for replicas of a pipeline. The state of each parameter is kept by
+// one replica only.
 #ifndef GPIPE_ZERO_OPTIMIZER_H_
 #define GPIPE_ZERO_OPTIMIZER_H_
 
@@ -17,7 +18,9 @@
 
 namespace gpipe {
 
-struct Progress;  // gpipe/saving/saving.h
+namespace internal {
+struct ZeroOptions;
+}
 
 // Each parameter belongs to one replica (World::grid), which keeps its state, updates it, and gives
 // the new values to the others: stage 1 of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations
@@ -51,8 +54,12 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   using Make =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)>;
 
+  // All processes make it together: if `make` throws on one rank, it fails on all ranks, and they
+  // may try again. `make` must not make such a call itself.
+  //
   // Throws c10::ValueError if `make` is empty, returns null, or returns an optimizer without groups
-  // or of a parameter that it was not given.
+  // or of a parameter that it was not given; over processes DistributedFailure if another rank
+  // throws, and Disagreement if another rank makes another call instead.
   ZeroOptimizer(GPipe pipe, const Make& make);
 
   // Updates this replica's own parameters, and gets the new values of the others. Returns an
@@ -69,17 +76,18 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
 
   // The optimizer of this replica's own parameters, with their states.
   const torch::optim::Optimizer& local() const { return *optimizer_; }
-  // A learning rate that is set on a group of this one counts, too, at the next step(). Other
-  // options that are set on it do not: the next step() replaces them with those of param_groups().
+  // If the learning rate of a group of local() is set, the next step() uses it, too. Other options
+  // that are set on local() do not count: the next step() replaces them with those of
+  // param_groups().
   torch::optim::Optimizer& local() { return *optimizer_; }
   // This replica's own parameters, in the model's order.
   const std::vector<at::Tensor>& owned_parameters() const { return owned_; }
 
  private:
-  friend void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
-                              const std::string& path);
-  friend Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
+  friend struct internal::ZeroOptions;  // gpipe/saving
 
+  // Calls `make`, and fills in all members but `pipe_`.
+  void build(const Make& make);
   // Copies the options of this object's groups to those of `optimizer_`, and back.
   void give_options() const;
   void take_options();
@@ -87,12 +95,12 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   void take_rates();
 
   GPipe pipe_;
-  std::vector<at::Tensor> parameters_;  // of this process
-  std::vector<int64_t> owners_;         // [parameter]
+  std::vector<at::Tensor> parameters_;  // the parameters of this process
+  std::vector<int64_t> owners_;         // [parameter] the replica that updates it
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::string first_rates_;                                 // the learning rates at the beginning
-  mutable std::vector<std::optional<double>> given_rates_;  // by give_options(), of each group
+  mutable std::vector<std::optional<double>> given_rates_;  // [group] what give_options() has set
 };
 
 }  // namespace gpipe

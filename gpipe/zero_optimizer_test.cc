@@ -53,7 +53,8 @@ TEST(ZeroOptimizer, StepsAPipelineWithoutLayers) {
   }
 }
 
-// What a training loop calls beside step() and evaluate(), which refuse such a model.
+// step() and evaluate() refuse a model without layers. The other functions that a training loop
+// calls accept it.
 TEST(ZeroOptimizer, TheOtherCallsOfALoopTakeAPipelineWithoutLayers) {
   GPipe pipe = without_layers();
   ZeroOptimizer zero(pipe, make<torch::optim::Adam>());
@@ -77,7 +78,7 @@ TEST(ZeroOptimizer, TheOtherCallsOfALoopTakeAPipelineWithoutLayers) {
   EXPECT_EQ(pipe->parameter_hash(), hash);
 }
 
-// The second stage has no parameters.
+// The second stage has no parameters. Its process steps all the same, and the others are updated.
 TEST(ZeroOptimizer, StepsWhereAProcessHasNoParameters) {
   for (const int64_t replicas : {1, 2}) {
     distributed::WorldRanks ranks(2 * replicas, [&](const World& all, const auto& say) {

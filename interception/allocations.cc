@@ -31,7 +31,9 @@ struct Current {
 };
 Current& current() {
   static auto* const current_scope =
-      new Current;  // blocks may be freed until the very end of the process
+      // The scope is never destroyed, because blocks may be freed until the very end of the
+      // process.
+      new Current;
   return *current_scope;
 }
 
@@ -56,8 +58,8 @@ void end(const Block& block) {
   if (now.observer != nullptr && now.scope == block.scope) now.observer->on_free(block.id);
 }
 
-// The blocks of memory that were seen, by address. LibTorch may take a block as a DataPtr and free
-// it by its address alone, so the address must suffice.
+// The blocks of memory whose beginning was reported, by address. LibTorch may take a block as a
+// DataPtr and free it by its address alone, so the address must be enough to find the block.
 class Blocks {
  public:
   void add(void* address, Block block) {
@@ -131,7 +133,8 @@ class CpuAllocator final : public c10::Allocator {
     const c10::Device device = data.device();
     return {address, new Wrapped{std::move(data), block}, &free_wrapped, device};
   }
-  // Frees a block that was not seen as the former allocator would.
+  // The deleter for blocks that are freed by address. It also frees blocks whose beginning was not
+  // reported, in the former allocator's way.
   c10::DeleterFnPtr raw_deleter() const override {
     return delete_cpu == nullptr ? nullptr : &free_cpu;
   }
@@ -152,7 +155,8 @@ void free_meta(void* context) {
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    // LibTorch's own allocator ignores the current device; it has only one.
+    // The block belongs to the thread's current meta device. LibTorch's own allocator ignores the
+    // current device, because it has only one.
     const c10::Device device = c10::impl::VirtualGuardImpl(c10::kMeta).getDevice();
     const Block block = begin(device, bytes);
     if (block.id == 0) return {nullptr, device};
@@ -163,8 +167,8 @@ class MetaAllocator final : public c10::Allocator {
 };
 
 #if GPIPE_TORCH_HAS_CUDA
-// CUDA's allocator reports its blocks itself, for the rest of the process. It holds a lock
-// meanwhile, so nothing here may call it.
+// From now on CUDA's allocator reports its blocks itself, until the process ends. It holds a lock
+// while it reports, so code that is called here must not call it.
 void watch_cuda() {
   static const bool watching = [] {
     namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -185,11 +189,13 @@ void watch_cuda() {
 }
 #else
 void watch_cuda() {
-  throw std::logic_error("blocks on CUDA devices are to be counted, but this LibTorch has no CUDA");
+  throw std::logic_error(
+      "AllocationScope was asked for blocks on CUDA devices, but this LibTorch has no CUDA; leave "
+      "`cuda` false");
 }
 #endif
 
-// Checks that a block that its own thread takes is reported.
+// An observer that notes whether a block of its own thread is reported.
 class Proof final : public AllocationObserver {
  public:
   explicit Proof(c10::DeviceType type) : type_(type) {}
@@ -202,7 +208,7 @@ class Proof final : public AllocationObserver {
  private:
   const c10::DeviceType type_;
   const std::thread::id thread_ = std::this_thread::get_id();
-  bool seen_ = false;  // written by its own thread alone
+  bool seen_ = false;  // only thread_ writes it
 };
 
 void observe(AllocationObserver* observer) {
@@ -217,7 +223,7 @@ void observe(AllocationObserver* observer) {
   ++now.scope;
 }
 
-// Throws if a new block is not reported, because then no count would be right.
+// Takes a block and throws if it is not reported, because then no count would be right.
 void prove(c10::DeviceType type) {
   Proof proof(type);
   observe(&proof);
@@ -244,7 +250,8 @@ void install_allocators() {
   static const bool installed = [] {
     c10::Allocator* const base = c10::GetCPUAllocator();
     delete_cpu = base->raw_deleter();
-    // This is the highest priority, so it replaces any allocator that is there.
+    // The highest priority there is, so that the new allocator replaces whichever allocator is
+    // installed.
     constexpr uint8_t kPriority = 255;
     c10::SetCPUAllocator(new CpuAllocator(base), kPriority);
     c10::SetAllocator(c10::kMeta, new MetaAllocator, kPriority);

@@ -1,8 +1,8 @@
 // AllocationScope: sees every block of memory that LibTorch takes and gives back, on the CPU, on
 // the meta device and on CUDA devices.
 //
-// On the meta device a block has no memory, but a size and a device; so what a model of any size
-// would hold is counted without holding it.
+// On the meta device a block has a size and a device, but no memory. So the memory of a model of
+// any size can be counted on a machine that could not hold it.
 #ifndef INTERCEPTION_ALLOCATIONS_H_
 #define INTERCEPTION_ALLOCATIONS_H_
 
@@ -24,12 +24,12 @@ class AllocationObserver {
   virtual void on_free(uint64_t id) = 0;
 };
 
-// While it lives, `observer` is told of the blocks of all threads. It is told neither of blocks
-// that were taken before, nor that a block was freed afterwards. The first scope puts an allocator
-// in front of LibTorch's own for the rest of the process; without a scope that allocator only
-// passes calls on. (If a tensor that was made before then grows, that is not reported.) Each scope
-// first takes a small block on each kind of device that it counts, and checks that the block is
-// reported.
+// While it lives, `observer` is told of the blocks of all threads. It is not told of blocks that
+// were taken before the scope, and not of blocks that are freed after it. The first scope puts an
+// allocator in front of LibTorch's own for the rest of the process; without a scope that allocator
+// only passes calls on. (If a tensor that was made before then grows, that is not reported.) Each
+// scope first takes a small block on each kind of device that it counts, and checks that the block
+// is reported.
 //
 // Requirements: the observer outlives the scope.
 //
@@ -38,7 +38,8 @@ class AllocationObserver {
 // allocator was put in front that does not pass calls on to the one before.
 class AllocationScope {
  public:
-  // `cuda`: blocks on CUDA devices, too, of which one must have been used before.
+  // `cuda`: whether blocks on CUDA devices are counted, too. A CUDA device must have been used
+  // before.
   explicit AllocationScope(AllocationObserver& observer, bool cuda = false);
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;

@@ -10,8 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Makes one more library for the key. Libraries are never unregistered, because a worker may
-// outlive the destruction of static objects.
+// Makes a new library of kernels for the key. Libraries are never unregistered, because a worker
+// may outlive the destruction of static objects.
 torch::Library& library(const char* name, c10::DispatchKey key) {
   static std::mutex mutex;
   static auto* const all = new std::deque<torch::Library>;

@@ -46,9 +46,9 @@ inline c10::DispatchKeySet after_interception(c10::DispatchKeySet keys,
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
 }
 
-// Registers a unit's kernels, until the process ends. It must be made when the kernels are first
-// needed: by then every library that defines operators is loaded, and a pipeline in a static
-// initializer has them, too.
+// Registers a unit's kernels, until the process ends. An Interceptor must be made when the kernels
+// are first needed, and not earlier. By then every library that defines operators is loaded, and a
+// pipeline in a static initializer has the kernels, too.
 //
 // Thread-safety: any thread may make one at any time.
 //
@@ -63,8 +63,8 @@ class Interceptor {
   explicit Interceptor(void (*add)(torch::Library& aten));
 };
 
-// Does so for a key with one kernel for all operators (kFactoryKey, kMetaAutocastKey): `add` gets
-// all operators, to give them that fallback.
+// Registers a kernel that is the same for all operators, for a key that has such a kernel
+// (kFactoryKey, kMetaAutocastKey). `add` gets all operators and gives them that fallback.
 class FallbackInterceptor {
  public:
   FallbackInterceptor(c10::DispatchKey key, void (*add)(torch::Library& all));

@@ -58,7 +58,7 @@ TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {
   EXPECT_EQ(seen, 2);
 }
 
-// The operators that went through the fallback that FallbackInterceptor registered.
+// The operators that have gone through the fallback of the FallbackInterceptor below.
 thread_local std::vector<std::string> factory_calls;
 
 void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,

@@ -1,5 +1,5 @@
-// The same NDEBUG as in LibTorch's build. It must come before all headers, so the target has no
-// precompiled header.
+// NDEBUG is defined as in LibTorch's build. The definition must come before all headers, so the
+// target has no precompiled header.
 #ifndef NDEBUG
 #define NDEBUG
 #endif

@@ -13,11 +13,11 @@ namespace gpipe::internal {
 
 // Returns RecordFunction::inputs(), in every kind of build. Without NDEBUG, LibTorch's header gives
 // the class a member that inputs() reads, but the released library, built with NDEBUG, does not
-// have it. Call it in a start callback.
+// have it. Call this function in a start callback.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& call);
 
-// Calls `visit` with each defined tensor in an input or output. That may be a tensor, a list of
-// tensors or of optional tensors, or a tuple.
+// Calls `visit` with each defined tensor in an input or output of an operator. `value` may be a
+// tensor, a list of tensors or of optional tensors, or a tuple.
 template <typename Visit>
 void for_each_tensor_in(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {

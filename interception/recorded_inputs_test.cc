@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The name of the last call, and the kinds of its inputs.
+// The name of the last operator that was called, and the kinds of its inputs.
 std::string* seen() {
   static std::string text;
   return &text;

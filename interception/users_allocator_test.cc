@@ -1,5 +1,5 @@
-// Tests users' allocators that do not free by address: one made before the first scope, and one put
-// in front of it.
+// Tests users' allocators that do not free by address: one that is installed before the first
+// scope, and one that is put in front of the counting allocator later.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
@@ -23,7 +23,8 @@ using ::testing::ThrowsMessage;
 
 int64_t blocks_of_user = 0;
 
-// The context of a block is a header before it, as in an allocator that keeps records.
+// An allocator that keeps a record in a header before each block. The context of the block is that
+// header, and not its address.
 class UsersAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -18,7 +18,8 @@
 namespace gpipe::machine {
 namespace {
 
-// Divides a quota by its period, both in microseconds. None for "max" or -1, which mean no quota.
+// Divides a quota by its period, both in microseconds. No value for "max" or -1, which mean that
+// there is no quota.
 std::optional<double> ratio(const std::string& quota, double period) {
   char* end = nullptr;
   const double time = std::strtod(quota.c_str(), &end);
@@ -26,7 +27,7 @@ std::optional<double> ratio(const std::string& quota, double period) {
   return time / period;
 }
 
-// The quota of one control group. None if it has no quota, or if these files do not exist.
+// The quota of one control group. No value if the group has no quota, or if its files do not exist.
 std::optional<double> quota_v2(const std::string& group) {
   std::ifstream file(group + "/cpu.max");
   std::string quota;
@@ -64,7 +65,7 @@ std::string file_number(const std::string& folder) {
   return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
 }
 
-// The groups that limit CPU time.
+// The control groups of this process that may limit CPU time.
 std::vector<Group> groups_in(const std::string& file) {
   std::vector<Group> groups;
   std::ifstream lines(file);
@@ -81,8 +82,8 @@ std::vector<Group> groups_in(const std::string& file) {
 }  // namespace
 
 std::vector<int> usable_core_numbers() {
-  // sched_getaffinity() fails with EINVAL if the set is smaller than the system's, which may have
-  // more than the 1,024 cores of a cpu_set_t.
+  // The set grows until it is large enough: sched_getaffinity() fails with EINVAL if the set is
+  // smaller than the system's, which may have more than the 1,024 cores of a cpu_set_t.
   for (int room = 1024; room <= 1 << 20; room *= 2) {
     std::vector<unsigned long> words(CPU_ALLOC_SIZE(room) / sizeof(unsigned long));
     auto* const set = reinterpret_cast<cpu_set_t*>(words.data());
@@ -100,16 +101,16 @@ std::vector<int> usable_core_numbers() {
                            std::string(std::strerror(errno)));
 }
 
-// A container sees its own group as the root, or it sees the host's path, which does not exist in
-// its mount. So each parent of the path is tried, up to the root.
+// A process in a container sees its own group as the root, or it sees the host's path, which does
+// not exist in the container's mount. So each parent of the path is tried, up to the root.
 std::vector<Quota> core_quotas(const std::string& file, const std::string& folder) {
   std::vector<Quota> quotas;
   for (const Group& group : groups_in(file)) {
     const auto& [controllers, own_path] = group;
     const bool is_v2 = controllers.empty();
     std::string mount = folder + (is_v2 ? "" : "/" + controllers);
-    // On older systems the folder's name may list the controllers in another order. Each controller
-    // then has a link of its own.
+    // On older systems the folder's name may list the controllers in another order than `file`.
+    // Each controller then has a link of its own.
     if (!is_v2 && !std::filesystem::exists(mount)) mount = folder + "/cpu";
     for (std::string path = own_path;; path.resize(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();

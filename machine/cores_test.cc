@@ -29,7 +29,8 @@ TEST(UsableCores, AreThoseOfTheAffinity) {
   }).join();
 }
 
-// The quota for these files in a temporary folder. `groups` is the content of /proc/self/cgroup.
+// Returns core_quota() with these files in a temporary folder. `groups` is the content of
+// /proc/self/cgroup.
 std::optional<double> quota(const std::string& groups,
                             const std::vector<std::pair<std::string, std::string>>& files) {
   static int count = 0;
@@ -54,7 +55,7 @@ TEST(CoreQuota, OfTheSecondVersion) {
   EXPECT_EQ(quota(self, {{"/a/cpu.max", "50000 100000"}, {"/a/b/cpu.max", "max 100000"}}), 0.5);
   EXPECT_EQ(quota(self, {{"/a/cpu.max", "200000 100000"}, {"/a/b/cpu.max", "300000 100000"}}), 2);
   EXPECT_EQ(quota(self, {{"/a/other/cpu.max", "100000 100000"}}), std::nullopt);
-  // A container sees its own group as the root.
+  // A process in a container sees its own group as the root.
   EXPECT_EQ(quota("0::/\n", {{"/cpu.max", "400000 100000"}}), 4);
   EXPECT_EQ(quota("0::/docker/123\n", {{"/cpu.max", "400000 100000"}}), 4);
 }
@@ -68,7 +69,8 @@ TEST(CoreQuota, OfTheFirstVersion) {
   EXPECT_EQ(quota("4:cpu:/host/path\n",
                   {{"/cpu/cpu.cfs_quota_us", "50000"}, {"/cpu/cpu.cfs_period_us", "25000"}}),
             2);
-  // CentOS 7 lists cpuacct,cpu, but its folder is cpu,cpuacct, with links to it.
+  // CentOS 7 lists cpuacct,cpu in /proc/self/cgroup, but its folder is cpu,cpuacct. The link /cpu
+  // leads to that folder.
   EXPECT_EQ(quota("4:cpuacct,cpu:/a\n",
                   {{"/cpu/a/cpu.cfs_quota_us", "75000"}, {"/cpu/a/cpu.cfs_period_us", "25000"}}),
             3);
@@ -95,7 +97,7 @@ TEST(CoreQuota, AGroupIsTheSameForAllBelowItWhateverItsPath) {
   for (const char* name : {"/pod", "/pod/a", "/pod/b"}) {
     std::ofstream(folder + name + "/cpu.max") << "200000 100000\n";
   }
-  // `mount`: what the process sees as the root.
+  // `mount`: the folder that the process sees as the root.
   const auto groups = [&](const std::string& line, const std::string& mount) {
     const std::string file = folder + "/self";
     std::ofstream(file) << line;
@@ -109,7 +111,7 @@ TEST(CoreQuota, AGroupIsTheSameForAllBelowItWhateverItsPath) {
   ASSERT_EQ(b.size(), 2U);
   EXPECT_NE(a[0], b[0]);
   EXPECT_EQ(a[1], b[1]);
-  // A container sees its own group as the root.
+  // A process in a container sees its own group as the root. The group has the same name there.
   EXPECT_EQ(groups("0::/\n", "/pod/a"), std::vector<std::string>{a[0]});
   EXPECT_EQ(groups("0::/a\n", "/pod"), a);
   EXPECT_EQ(groups("0::/\n", ""), std::vector<std::string>{});

@@ -5,7 +5,8 @@
 
 #include "meta/kernel.h"
 
-// Kernels of fused attention, which keeps no matrix of weights, but one number per row.
+// Kernels of fused attention. It does not keep the matrix of attention weights, but one number for
+// each row.
 
 namespace gpipe::internal {
 namespace {
@@ -51,8 +52,8 @@ Tensors flash_for_cpu_backward(const Arguments& in) {
 Tensors flash_on_cuda_backward(const Arguments& in) {
   const at::Tensor query = in.tensor("query"), key = in.tensor("key"), value = in.tensor("value");
   Tensors grads = {same_as(query), same_as(key), same_as(value)};
-  // Scratch tensors of the kernel: the query's gradient is added up in single precision, and
-  // grouped heads have their gradients one by one.
+  // These tensors stand for scratch memory of CUDA's kernel: the query's gradient is added up in
+  // single precision, and grouped heads have their gradients one by one.
   const int64_t rows = rounded_up(query.size(2), 128);
   const int64_t dim = rounded_up(query.size(3), query.size(3) <= 128 ? 32 : 64);
   const at::Tensor sums = made_like(query, {query.size(0), rows, query.size(1), dim}, at::kFloat);
@@ -84,7 +85,7 @@ Tensors efficient_backward(const Arguments& in) {
     sizes.back() = rounded_up(sizes.back(), 16);
     grads[3] = made_like(bias, sizes).narrow(-1, 0, bias.size(-1));
   }
-  // Scratch tensors of the kernel, as above.
+  // These tensors stand for scratch memory of CUDA's kernel, as in flash_on_cuda_backward().
   const at::Tensor products =
       made_like(query, {query.size(0), query.size(1), query.size(2)}, at::kFloat);
   at::Tensor sums;

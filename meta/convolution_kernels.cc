@@ -3,13 +3,14 @@
 #include "meta/kernel.h"
 
 // LibTorch's convolution sends every device that it does not know to the pair of operators below,
-// with one-dimensional convolutions as two-dimensional ones. They are kernels of meta tensors only:
-// other backends register theirs under their own keys.
+// with one-dimensional convolutions as two-dimensional ones. The kernels below are for meta tensors
+// only, because other backends register their kernels under their own keys.
 
 namespace gpipe::internal {
 namespace {
 
-// The format of the output, as cuDNN and oneDNN choose it: channels last if either tensor has that.
+// The format of the output, as cuDNN and oneDNN choose it: channels last if either tensor has that
+// format.
 c10::MemoryFormat format_of(const at::Tensor& input, const at::Tensor& weight) {
   const auto last =
       input.dim() == 5 ? c10::MemoryFormat::ChannelsLast3d : c10::MemoryFormat::ChannelsLast;
@@ -31,7 +32,8 @@ std::vector<int64_t> output_sizes(const Arguments& in) {
       input.size(0), transposed ? weight.size(1) * in.integer("groups") : weight.size(0)};
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t input_size = input.size(i + 2);
-    const int64_t reach = dilation[i] * (weight.size(i + 2) - 1);  // kernel, less one
+    // The size that the kernel covers, less one.
+    const int64_t reach = dilation[i] * (weight.size(i + 2) - 1);
     sizes.push_back(transposed
                         ? (input_size - 1) * stride[i] - 2 * padding[i] + reach + extra[i] + 1
                         : (input_size + 2 * padding[i] - reach - 1) / stride[i] + 1);

@@ -68,7 +68,7 @@ TEST(ConvolutionKernels, EveryConfigurationIsAsOnTheCPU) {
   }
 }
 
-// A tensor that needs no gradient gets none.
+// On meta, as on the CPU, a tensor that needs no gradient gets none.
 TEST(ConvolutionKernels, GivesOnlyTheGradientsThatAreWanted) {
   const auto convolve = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
     return at::convolution(x, weight, bias, {1}, {1}, {1}, false, {0}, 1);

@@ -14,11 +14,14 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/dropout_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gather_backward_native.h>
+#include <ATen/ops/index_select_backward_native.h>
 #include <ATen/ops/lstm_native.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/value_selecting_reduction_backward_native.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKey.h>
@@ -64,8 +67,8 @@ struct Attention {
 
 bool has_unit_stride(const at::Tensor& x) { return x.stride(-1) == 1; }
 
-// Whether the inputs meet the requirements that both of CUDA's fused kernels have for dense
-// tensors.
+// Whether the inputs meet the requirements for dense tensors that CUDA's two fused kernels have in
+// common.
 bool may_be_fused_on_cuda(const Attention& a) {
   return a.all(
              [](const at::Tensor& x) { return x.dim() == 4 && x.size(0) > 0 && x.size(2) > 0; }) &&
@@ -90,7 +93,7 @@ SDPBackend choice_on_cuda(const Attention& a) {
       (!a.is_causal || a.query.size(2) == a.key.size(2))) {
     return SDPBackend::flash_attention;
   }
-  // The kernel loads 16 bytes at a time.
+  // The memory-efficient kernel loads 16 bytes at a time, so rows must be multiples of 16 bytes.
   const int64_t alignment = is_half ? 8 : 4;
   if (context.userEnabledMemEfficientSDP() && (is_half || type == at::kFloat) && same_heads &&
       dim % alignment == 0 && a.value.size(-1) % alignment == 0 && a.all(has_unit_stride)) {
@@ -99,7 +102,7 @@ SDPBackend choice_on_cuda(const Attention& a) {
   return SDPBackend::math;
 }
 
-// The mask as numbers to add, also if it was given as booleans.
+// The mask as numbers that are added to the scores, also if it was given as booleans.
 OptionalTensor additive(const OptionalTensor& mask, c10::ScalarType type) {
   if (!mask || !mask->defined() || mask->scalar_type() != at::kBool) return mask;
   return at::zeros_like(*mask, mask->options().dtype(type));
@@ -120,7 +123,8 @@ at::Tensor flash_on_cuda(const Attention& a) {
 at::Tensor efficient_on_cuda(const Attention& a) {
   OptionalTensor mask = additive(a.mask, a.query.scalar_type());
   if (mask && mask->defined()) {
-    // The kernel needs rows that begin at a multiple of eight elements.
+    // The kernel needs a mask whose rows begin at multiples of eight elements, so the rows are
+    // padded.
     const int64_t columns = mask->size(-1), missing = (8 - columns % 8) % 8;
     if (missing > 0) mask = at::constant_pad_nd(*mask, {0, missing}).narrow(-1, 0, columns);
     mask = mask->expand({a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
@@ -129,7 +133,8 @@ at::Tensor efficient_on_cuda(const Attention& a) {
       a.query, a.key, a.value, mask, a.wants_grad(), a.dropout, a.is_causal, a.scale));
 }
 
-// The output of the target's fused kernel. Undefined: the target computes attention by products.
+// The output of the target's fused kernel. Undefined if the target has no fused kernel for these
+// inputs and computes attention by products.
 at::Tensor fused_attention(const Attention& a) {
   if (meta_target() == c10::kCUDA) {
     switch (choice_on_cuda(a)) {
@@ -141,7 +146,7 @@ at::Tensor fused_attention(const Attention& a) {
         return {};
     }
   }
-  // The CPU's own choice, which looks at no values.
+  // The CPU's own choice of a kernel, which does not depend on values.
   const auto choice = static_cast<SDPBackend>(at::native::_fused_sdp_choice_cpp(
       a.query, a.key, a.value, a.mask, a.dropout, a.is_causal, a.scale, a.enable_gqa));
   if (choice != SDPBackend::flash_attention) return {};
@@ -150,8 +155,9 @@ at::Tensor fused_attention(const Attention& a) {
       a.scale));
 }
 
-// Whether LibTorch gives attention of three dimensions a batch of one, and fuses it: from 2.14 on,
-// which declares how. Found by its argument.
+// Whether LibTorch gives attention of three dimensions a batch of one, and fuses it. It does from
+// 2.14 on, which declares normalize_unbatched_input(); the compiler finds that function by its
+// argument's type.
 template <typename Params>
 auto fuses_unbatched(int /*preferred*/)
     -> decltype(normalize_unbatched_input(std::declval<Params>()), true) {
@@ -179,16 +185,16 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     if (output.defined()) output = output.squeeze(0);
   }
   if (output.defined()) return output;
-  // Attention by products. This call also refuses arguments that are not valid.
+  // Computes attention by products. This call also refuses arguments that are not valid.
   return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal,
                                                   scale, enable_gqa);
 }
 
-// The LSTM of oneDNN, layer by layer and direction by direction, as in LibTorch's mkldnn_rnn().
+// Runs oneDNN's LSTM layer by layer and direction by direction, as LibTorch's mkldnn_rnn() does.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_of_onednn(
     const at::Tensor& input, at::TensorList hx, at::TensorList parameters, bool has_biases,
     int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  constexpr int64_t kLstm = 2;  // one of cuDNN's modes, which LibTorch passes on
+  constexpr int64_t kLstm = 2;  // cuDNN's number for LSTM, which LibTorch passes on
   const int64_t directions = bidirectional ? 2 : 1;
   const int64_t per_layer = has_biases ? 4 : 2;
   const int64_t hidden = hx[0].size(2);
@@ -226,7 +232,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at:
                           at::globalContext().userEnabledMkldnn() && hx.size() == 2 &&
                           input.scalar_type() == at::kFloat && input.dim() == 3 &&
                           input.numel() > 0 && hx[0].dim() == 3 && hx[1].dim() == 3 &&
-                          hx[0].size(2) == hx[1].size(2);  // no projection
+                          hx[0].size(2) == hx[1].size(2);  // oneDNN has no projection
   return is_onednns ? lstm_of_onednn(input, hx, parameters, has_biases, layers, dropout, train,
                                      bidirectional, batch_first)
                     : at::native::lstm(input, hx, parameters, has_biases, layers, dropout, train,
@@ -246,7 +252,7 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
   const at::Tensor scale = weight.value_or(at::Tensor());
   at::native::_check_layer_norm_inputs(input, sizes, scale, scale);
   const c10::MemoryFormat format = input.suggest_memory_format();
-  // LibTorch's kernel takes no others.
+  // CUDA's kernel is used only for the types and formats that it takes.
   const bool is_fused = meta_target() == c10::kCUDA && !input.is_complex() &&
                         format != c10::MemoryFormat::ChannelsLast &&
                         format != c10::MemoryFormat::ChannelsLast3d &&
@@ -256,13 +262,44 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
                : at::compositeimplicitautograd::_fused_rms_norm(input, sizes, weight, eps));
 }
 
+// For these gradients LibTorch adds into zeros: in place on devices, but into a copy on meta,
+// because it takes meta tensors for those of a subclass (isTensorSubclassLike). Without values the
+// zeros themselves are the result. A gradient that is differentiated again stays composed of other
+// operators.
+at::Tensor gather_backward(const at::Tensor& grad, const at::Tensor& self, int64_t dim,
+                           const at::Tensor& index, bool sparse_grad) {
+  if (at::GradMode::is_enabled() || sparse_grad) {
+    return at::native::gather_backward(grad, self, dim, index, sparse_grad);
+  }
+  return at::zeros_symint(self.sym_sizes(), grad.options());
+}
+
+at::Tensor index_select_backward(const at::Tensor& grad, c10::SymIntArrayRef self_sizes,
+                                 int64_t dim, const at::Tensor& index) {
+  if (at::GradMode::is_enabled()) {
+    return at::native::index_select_backward_symint(grad, self_sizes, dim, index);
+  }
+  return at::zeros_symint(self_sizes, grad.options());
+}
+
+// The gradient of sort, topk, max, median and other operators that select along a dimension.
+at::Tensor value_selecting_reduction_backward(const at::Tensor& grad, int64_t dim,
+                                              const at::Tensor& indices, c10::SymIntArrayRef sizes,
+                                              bool keepdim) {
+  if (at::GradMode::is_enabled()) {
+    return at::native::value_selecting_reduction_backward_symint(grad, dim, indices, sizes,
+                                                                 keepdim);
+  }
+  return at::zeros_symint(sizes, grad.options());
+}
+
 }  // namespace
 
 void install_fused_operators() {
-  // Both with autograd and without: if a backend has a kernel of its own, LibTorch no longer
-  // composes the operator of others for autograd.
+  // The operators are registered both with autograd and without: if a backend has a kernel of its
+  // own, LibTorch no longer composes the operator of other operators for autograd.
   //
-  // Never unregistered: threads may outlive static destruction.
+  // The libraries are never unregistered, because threads may outlive static destruction.
   static auto* const libraries = new std::vector<std::unique_ptr<torch::Library>>;
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradMeta, c10::DispatchKey::Meta}) {
     torch::Library& library = *libraries->emplace_back(
@@ -271,6 +308,9 @@ void install_fused_operators() {
     library.impl("lstm.input", &lstm);
     library.impl("dropout", &dropout);
     library.impl("rms_norm", &rms_norm);
+    library.impl("gather_backward", &gather_backward);
+    library.impl("index_select_backward", &index_select_backward);
+    library.impl("value_selecting_reduction_backward", &value_selecting_reduction_backward);
   }
 }
 

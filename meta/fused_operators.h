@@ -1,5 +1,6 @@
 // fused_operators: operators that LibTorch composes of other operators, and fuses on some devices.
-// On meta they are fused or composed as on the target (meta_target.h).
+// On meta they are fused or composed as on the target (meta_target.h). The file also has gradients
+// that LibTorch composes of more tensors on meta than on devices.
 #ifndef META_FUSED_OPERATORS_H_
 #define META_FUSED_OPERATORS_H_
 

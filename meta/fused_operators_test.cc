@@ -40,7 +40,8 @@ at::Tensor on_meta(at::IntArrayRef sizes, c10::ScalarType type) {
   return at::empty(sizes, at::TensorOptions(type).device(at::kMeta)).requires_grad_();
 }
 
-// The node that attention gives, and all gradients have the sizes that they should.
+// Runs attention forward and backward, and expects that all gradients have the sizes and types of
+// their tensors. Returns the name of attention's node in the graph.
 std::string node_of(const Setting& setting) {
   const at::Tensor query = on_meta(setting.query, setting.type);
   const at::Tensor key = on_meta(setting.key, setting.type);
@@ -60,7 +61,8 @@ std::string node_of(const Setting& setting) {
     EXPECT_EQ(leaf.grad().sizes(), leaf.sizes());
     EXPECT_EQ(leaf.grad().scalar_type(), leaf.scalar_type());
   }
-  // The node of attention is behind the one that cuts off a padding.
+  // If the inputs were padded, the node that cuts off the padding comes first, and the node of
+  // attention behind it.
   const auto& node = y.grad_fn();
   const std::string name = node->name();
   return name == "SliceBackward0" ? node->next_edge(0).function->name() : name;
@@ -90,7 +92,8 @@ TEST_F(FusedOperators, AttentionOnCuda) {
   EXPECT_EQ(node_of(with([](Setting& s) { s.key = {2, 8, 77, 64}; })), kFlash);
   EXPECT_EQ(node_of(with([](Setting& s) { s.query = s.key = {2, 8, 128, 20}; })), kFlash);
   EXPECT_EQ(node_of(with(grouped)), kFlash);
-  // Flash attention is for half precision, without a mask, of heads of at most 256.
+  // Flash attention is for half precision, without a mask, and for heads of a size of at most 256.
+  // With other settings LibTorch uses efficient attention.
   EXPECT_EQ(node_of(with([](Setting& s) { s.type = at::kFloat; })), kEfficient);
   EXPECT_EQ(node_of(with([](Setting& s) { s.type = at::kFloat, s.dropout = 0.1; })), kEfficient);
   for (const c10::ScalarType type : {at::kBool, at::kHalf}) {
@@ -102,7 +105,7 @@ TEST_F(FusedOperators, AttentionOnCuda) {
     EXPECT_EQ(node_of(masked), kEfficient) << type;
   }
   EXPECT_EQ(node_of(with([](Setting& s) { s.query = s.key = {2, 8, 32, 320}; })), kEfficient);
-  // These settings allow neither kernel.
+  // These settings allow neither of the two fused kernels.
   for (Setting setting : {with([](Setting& s) { s.type = at::kDouble; }), with([](Setting& s) {
                             s.type = at::kFloat;
                             s.query = s.key = {2, 8, 128, 30};
@@ -175,7 +178,8 @@ TEST_F(FusedOperators, LstmIsOneDnnsOnTheCpu) {
   EXPECT_NE(node(4, 4), "MkldnnRnnLayerBackward0");
 }
 
-// Composed of other operators, a norm keeps its result before the weight, beside its input.
+// On CUDA an RMS norm is one kernel, if its weight has the type of the input. A norm that is
+// composed of other operators would also keep its result before the weight is applied.
 TEST_F(FusedOperators, RmsNormIsOneKernelOnCuda) {
   const auto node = [](c10::ScalarType type, c10::ScalarType weight_type, bool has_weight = true) {
     const at::Tensor x = on_meta({3, 4, 5}, type), weight = on_meta({4, 5}, weight_type);

@@ -3,7 +3,7 @@
 
 #include "meta/kernel.h"
 
-// Operators that pick elements by their place, including embeddings.
+// Kernels of operators that pick elements by their place, including embeddings.
 
 namespace gpipe::internal {
 namespace {
@@ -45,7 +45,7 @@ Tensors embedding_bag(const Arguments& in) {
                    offsets = in.tensor("offsets"), scale = in.tensor("per_sample_weights");
   const int64_t mode = in.integer("mode");
   const int64_t bags = offsets.size(0) - in.flag("include_last_offset");
-  // The bag of each index is not needed for sums of float rows.
+  // The CPU has a fast path for sums of float rows, which does not keep the bag of each index.
   const bool fast = mode != kMean && mode != kMax &&
                     (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf ||
                      weight.scalar_type() == at::kBFloat16) &&

@@ -55,12 +55,12 @@ class Arguments {
 struct MetaKernel {
   // The operator's name as in native_functions.yaml, e.g. "where.self".
   const char* name;
-  // Returns the results of the schema, in its order; an undefined tensor for a gradient that is not
-  // wanted.
+  // Returns the results in the order of the schema. A gradient that is not wanted is an undefined
+  // tensor.
   std::function<std::vector<at::Tensor>(const Arguments&)> run;
 };
 
-// The kernels by theme; each function is in the .cc file of its name.
+// The kernels by theme. Each function is in the .cc file of its name.
 std::vector<MetaKernel> attention_kernels();
 std::vector<MetaKernel> convolution_kernels();
 std::vector<MetaKernel> index_kernels();
@@ -97,9 +97,9 @@ at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
                         std::optional<c10::ScalarType> type = std::nullopt,
                         const at::Tensor& out = {});
 
-// Kernels that return one tensor, with the sizes and type of the argument of this name. like()
-// keeps the argument's strides, if it has no gaps; in_format_of() takes the memory format that it
-// suggests; contiguous_like() is contiguous.
+// Kernels that return one tensor, with the sizes and type of the argument of this name. The result
+// of like() has the argument's strides, if the argument has no gaps. The result of in_format_of()
+// has the memory format that the argument suggests. The result of contiguous_like() is contiguous.
 MetaKernel like(const char* name, const char* argument);
 MetaKernel in_format_of(const char* name, const char* argument);
 MetaKernel contiguous_like(const char* name, const char* argument);

@@ -1,4 +1,4 @@
-// Modules and optimizers on meta.
+// Tests that modules and optimizers on meta keep tensors of the same shapes as on the CPU.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,8 @@ TEST(LayersOnMeta, AreAsOnTheCPU) {
     } \
   }
 
-// Modules of LibTorch's with one tensor in and one out that are not in the tables above or below.
+// Modules of LibTorch that take one tensor and return one. The tables above and below have the
+// other modules.
 TEST(LayersOnMeta, OfTorchNNAreAsOnTheCPU) {
   expect_same_on_meta({
       GPIPE_MODULE(({2, 3, 9}), Conv1d(3, 4, 3)),

@@ -108,7 +108,8 @@ TEST(LossKernels, AreAsOnTheCPU) {
                                       1.0, 2.0, 1e-6, false, reduction)};
     });
   }
-  // Compares the tensors that are kept for the backward.
+  // These cases call the operators themselves, to compare the tensors that are kept for the
+  // backward.
   for (const int64_t reduction : {at::Reduction::None, at::Reduction::Mean}) {
     cases.push_back({"nll of pixels", [=](Trial& trial) -> Tensors {
                        const auto [loss, weight] = at::nll_loss2d_forward(

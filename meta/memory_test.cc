@@ -44,7 +44,7 @@ class Counter : public c10::Allocator {
   std::atomic<int64_t> bytes_ = 0;
 };
 
-// Counts the bytes of tensors without memory.
+// Counts the bytes of meta tensors, which have no memory.
 class MetaCounter final : public Counter {
  public:
   MetaCounter() : Counter(c10::kMeta) {}

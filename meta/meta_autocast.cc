@@ -24,8 +24,8 @@ using internal::kMetaAutocastKey;
 std::atomic<c10::DeviceType> type_of_scope{c10::kCPU};
 
 // A tensor that stands for a meta tensor while LibTorch's autocast runs: it claims to be on a
-// device of the type that this autocast is for. Every operator on it comes back here, and runs on
-// the meta tensor.
+// device of the type that this autocast is for. Every operator on a stand-in comes back to
+// run_behind(), which runs it on the meta tensor.
 class StandIn final : public c10::TensorImpl {
  public:
   StandIn(at::Tensor tensor, c10::Device device)
@@ -71,7 +71,7 @@ void change_tensors(c10::IValue& value, const Change& change) {
   }
 }
 
-// A call of LibTorch's autocast on this thread.
+// A call that this thread makes of LibTorch's autocast.
 struct Call {
   c10::Device device;
   // The thread's keys before the call.
@@ -122,8 +122,9 @@ bool any_of_last(const Stack* stack, size_t count, const Holds& holds) {
   return false;
 }
 
-// Runs an operator that LibTorch's autocast calls on the tensors behind the stand-ins, in the state
-// of the thread from before the call, but without autocast.
+// LibTorch's autocast has called an operator on stand-ins. Runs that operator on the tensors behind
+// the stand-ins, in the state that the thread had before the call of autocast, but without
+// autocast.
 void run_behind(const c10::OperatorHandle& op, Stack* stack) {
   TORCH_INTERNAL_ASSERT(current_call != nullptr, "a meta tensor's stand-in has left autocast");
   const Call& call = *current_call;
@@ -139,13 +140,14 @@ void run_behind(const c10::OperatorHandle& op, Stack* stack) {
               [&](const at::Tensor& tensor) { return stand_in_of(tensor, call.device); });
 }
 
-// Hands the operator to LibTorch's autocast.
+// Passes the operator to LibTorch's autocast, with stand-ins in place of the meta tensors.
 void autocast(const c10::OperatorHandle& op, c10::DeviceType type, Stack* stack) {
   const Call call{c10::Device(type, type == c10::kCPU ? -1 : 0)};
   change_last(stack, op.schema().arguments().size(),
               [&](const at::Tensor& tensor) { return stand_in_of(tensor, call.device); });
   {
-    // Code that watches operators must see only those that run on the meta tensors themselves.
+    // Code that watches operators must see only the operators that run on the meta tensors
+    // themselves.
     const c10::impl::ExcludeDispatchKeyGuard pause(kInterceptionKey);
     const at::RecordFunctionGuard recorded(false);
     const CurrentCall current(&call);
@@ -154,7 +156,7 @@ void autocast(const c10::OperatorHandle& op, c10::DeviceType type, Stack* stack)
   change_last(stack, op.schema().returns().size(), behind);
 }
 
-// Runs in place of every operator.
+// The kernel of all operators under kMetaAutocastKey.
 void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t arguments = op.schema().arguments().size();
   if (any_of_last(stack, arguments, is_stand_in)) return run_behind(op, stack);

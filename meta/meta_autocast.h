@@ -22,7 +22,6 @@ namespace gpipe {
 // Casts are never kept, as if autocast's cache were off, which a pipeline switches off.
 // Scopes nest: the innermost one counts. The type holds for the whole process, as in
 // MetaTargetScope.
-// Scopes nest: the inner one counts. The type belongs to the process, as MetaTargetScope's does.
 //
 // Thread-safety: it holds for its own thread, and for threads on which LibTorch continues that
 // thread's work (c10::ThreadLocalState). Scopes of different types must not live at the same time.

@@ -54,8 +54,8 @@ at::Tensor on_meta(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat) {
   return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(type));
 }
 
-// Operators of each class of LibTorch's lists, with gradients: a weight is cast and used, and gets
-// a gradient of its own type.
+// Operators of each of LibTorch's lists (lower precision, single precision, promotion) cast on meta
+// as on the CPU. A weight is cast when it is used, and gets a gradient of its own type.
 TEST(MetaAutocast, CastsWhatItCastsOnTheCpu) {
   install_meta_kernels();
   const std::vector<testing::Case> cases = {
@@ -178,7 +178,8 @@ std::vector<std::string>& names() {
   return *seen;
 }
 
-// Code that counts operators (balance/costs/flops.cc) must see each as often as on the CPU.
+// Code that counts operators (balance/costs/flops.cc) must see each operator as often as on the
+// CPU.
 TEST(MetaAutocast, WatchersSeeTheOperatorsThatTheySeeOnTheCpu) {
   const auto seen = [](c10::Device device) {
     const at::Tensor x = at::ones({4, 4}, at::TensorOptions().device(device));
@@ -197,7 +198,8 @@ TEST(MetaAutocast, WatchersSeeTheOperatorsThatTheySeeOnTheCpu) {
   const std::vector<std::string> on_cpu = seen(c10::kCPU);
   EXPECT_EQ(on_cpu.front(), "aten::mm");
   std::vector<std::string> on_meta = seen(c10::kMeta);
-  // The CPU makes a cast of smaller operators, which need not be the same on meta.
+  // On the CPU a cast is made of smaller operators, which need not be the same on meta, so they are
+  // left out.
   const auto without_details = [](std::vector<std::string> all) {
     std::vector<std::string> kept;
     for (const std::string& name : all) {

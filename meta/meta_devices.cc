@@ -3,9 +3,17 @@
 #include <ATen/RedispatchFunctions.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/resize_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/SymIntArrayRef.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
+
+#include <optional>
 
 #include "interception/allocations.h"
 #include "interception/interception.h"
@@ -58,8 +66,8 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
   }
 };
 
-// LibTorch makes a range by a kernel that accepts `meta`, but takes `meta:1` for a device with
-// values. So the range is made on `meta`, and only its shape is used.
+// LibTorch's kernel for ranges accepts `meta`, but takes `meta:1` for a device with values. So the
+// range is made on `meta`, and only its shape is used.
 template <typename Make>
 at::Tensor& shape_only(at::Tensor& out, const Make& make) {
   at::Tensor elsewhere;
@@ -111,6 +119,22 @@ at::Tensor& logspace(c10::DispatchKeySet keys, const at::Scalar& start, const at
                                        out);
 }
 
+// LibTorch enlarges a meta tensor without asking the meta allocator. Many kernels (abs, pow, erf,
+// moments) begin with an empty result and enlarge it; without this function no observer would see
+// the memory of such results.
+const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef sizes,
+                         std::optional<at::MemoryFormat> format) {
+  c10::StorageImpl* const storage = self.storage().unsafeGetStorageImpl();
+  const auto before = storage->sym_nbytes().maybe_as_int();
+  at::native::resize__symint(self, sizes, format);
+  const auto after = storage->sym_nbytes().maybe_as_int();
+  if (!before || !after || *after <= *before) return self;
+  const c10::DeviceGuard guard(storage->device());
+  storage->set_data_ptr_noswap(
+      c10::GetAllocator(c10::kMeta)->allocate(static_cast<size_t>(*after)));
+  return self;
+}
+
 void add_ranges(torch::Library& aten) {
   aten.impl("arange.start_out", &arange);
   aten.impl("range.out", &range);
@@ -129,6 +153,10 @@ void install_meta_devices() {
   static const bool installed = [] {
     internal::install_allocators();
     static const internal::Interceptor ranges(&add_ranges);
+    // The library is never unregistered, because threads may outlive static destruction.
+    static auto* const aten = new torch::Library(torch::Library::IMPL, "aten",
+                                                 c10::DispatchKey::Meta, __FILE__, __LINE__);
+    aten->impl("resize_", &resize);
     // LibTorch keeps this pointer until the process ends.
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kMeta)] = new MetaDevices;
     return true;

@@ -2,8 +2,8 @@
 // its own.
 //
 // LibTorch has one meta device. A pipeline over several of them runs its real code, the copies
-// between devices included, without memory and without values: what it would hold on each device
-// can be seen with AllocationScope (interception/allocations.h).
+// between devices included, without memory and without values: AllocationScope
+// (interception/allocations.h) sees what the pipeline would hold on each device.
 #ifndef META_META_DEVICES_H_
 #define META_META_DEVICES_H_
 
@@ -24,7 +24,7 @@ inline constexpr int64_t kMostMetaDevices = 127;
 //
 // Ranges (arange, linspace) work on these devices in a pipeline's cells only.
 //
-// The loss of a pipeline that computes on them is NaN; see also install_meta_kernels().
+// The loss of a pipeline on meta devices is NaN. See also install_meta_kernels().
 //
 // Example:
 //   install_meta_devices();

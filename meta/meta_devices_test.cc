@@ -45,7 +45,8 @@ TEST(MetaDevices, StreamsAndEventsExist) {
   EXPECT_TRUE(event.query());
 }
 
-// Models make their positions by ranges, and a mask or a one_hot makes ranges, too.
+// A layer that makes ranges, as models do for positions, masks and one_hot. The ranges must be on
+// the layer's meta device.
 struct RangesImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const at::TensorOptions options = x.options().requires_grad(false);
@@ -75,7 +76,7 @@ TEST(MetaDevices, RangesInALayer) {
              [](const Tensors& out, const Tensors&) { return out.at(0).mean(); });
 }
 
-// Runs the same layers on the CPU, in a process that has meta devices.
+// In a process that has meta devices, ranges in a pipeline on the CPU still have their values.
 TEST(MetaDevices, RangesHaveTheirValuesElsewhere) {
   install_meta_devices();
   struct PositionsImpl : torch::nn::Module {

@@ -40,8 +40,8 @@ class Boxed final : public c10::OperatorKernel {
   MetaKernel kernel_;
 };
 
-// Whether two meta tensors are equal. That is known only if they have the same memory. Attention
-// asks for it, to find out whether it was given one tensor three times.
+// Whether two meta tensors are equal, which is known only if they have the same memory. Attention
+// asks this, to find out whether it was given one tensor three times.
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();
@@ -59,7 +59,7 @@ bool is_missing(const char* operator_name) {
 }
 
 bool install() {
-  // Never unregistered: threads may outlive static destruction.
+  // The library is never unregistered, because threads may outlive static destruction.
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   for (auto* const kernels :

@@ -23,7 +23,8 @@ at::Tensor on_meta(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
   return at::empty(sizes, at::TensorOptions(type).device(at::kMeta));
 }
 
-// An operator that this process has registered first. Unlike LibTorch's, its result is a vector.
+// A kernel for relu that this process has registered first. Its result is a vector, unlike that of
+// LibTorch's relu.
 at::Tensor other_relu(const at::Tensor& self) { return at::empty({self.numel()}, self.options()); }
 
 // The kernels are installed once in a process, so all checks of installing are in one test.
@@ -33,7 +34,7 @@ TEST(InstallMetaKernels, AddsWhatIsMissingAndReplacesNothing) {
                                 __LINE__);
   earlier.impl("relu", &other_relu);
 
-  // Two threads may install the kernels at the same time.
+  // Two threads install the kernels at the same time, which is allowed.
   std::thread other([] { install_meta_kernels(); });
   install_meta_kernels();
   other.join();
@@ -52,7 +53,8 @@ TEST(InstallMetaKernels, LeavesNoMemoryAndNoTime) {
   EXPECT_EQ(x.grad().numel(), n * n * n);
 }
 
-// Attention takes other weights if it is given one tensor three times.
+// at::equal() on meta must recognize the same tensor, because attention uses its weights in another
+// way if it is given one tensor three times.
 TEST(InstallMetaKernels, OneTensorEqualsItselfAndNoOther) {
   install_meta_kernels();
   const at::Tensor x = on_meta({2, 3});
@@ -63,7 +65,8 @@ TEST(InstallMetaKernels, OneTensorEqualsItselfAndNoOther) {
   EXPECT_FALSE(at::equal(x.select(0, 0), x.select(0, 1)));
 }
 
-// These operators cannot run on meta: their results, or the sizes of them, depend on values.
+// These operators cannot run on meta, because their results, or the sizes of the results, depend on
+// values.
 TEST(InstallMetaKernels, WhatDependsOnValuesIsAnErrorThatNamesTheOperator) {
   install_meta_kernels();
   const std::vector<std::pair<const char*, std::function<void(const at::Tensor&)>>> cases = {

@@ -24,7 +24,7 @@ std::optional<size_t> open_device(const std::vector<c10::Argument>& schema,
                                   c10::ArrayRef<c10::IValue> values) {
   std::optional<size_t> found;
   for (size_t i = 0; i < schema.size(); ++i) {
-    // A tensor is given, so the result is made on its device.
+    // If a tensor is given, the result is made on that tensor's device.
     if (values[i].isTensor() || values[i].isTensorList()) return std::nullopt;
     if (schema[i].name() == "device" && values[i].isNone()) found = i;
   }
@@ -53,8 +53,8 @@ at::Tensor meta_randperm(const std::vector<c10::Argument>& schema,
   return at::empty({values[0].toInt()}, at::TensorOptions(dtype).device(at::kMeta));
 }
 
-// Runs in place of every operator. The operators that it calls run as if there were no scope,
-// because a kernel may need memory.
+// The kernel of all operators under kFactoryKey. The operators that it calls run as if there were
+// no scope, because a kernel may need memory.
 void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard once(kFactoryKey);
   const std::vector<c10::Argument>& schema = op.schema().arguments();

@@ -76,7 +76,7 @@ using Build = std::function<std::shared_ptr<nn::Module>()>;
 #__VA_ARGS__, [] { return (nn::__VA_ARGS__).ptr(); } \
   }
 
-// Each module of LibTorch's that has parameters or buffers.
+// All modules of LibTorch that have parameters or buffers.
 const std::pair<const char*, Build> kModules[] = {
     GPIPE_BUILD(Linear(3, 4)),
     GPIPE_BUILD(Bilinear(3, 4, 5)),
@@ -127,7 +127,8 @@ TEST(MetaScope, ModulesDifferInNothingButMemoryAndDrawNothing) {
   }
 }
 
-// Loops over the elements of 2^40 would not end, and no machine has their memory.
+// A layer with 2^40 weights is built at once. A loop over its elements would not end, and no
+// machine has memory for them.
 TEST(MetaScope, AModelLargerThanAnyMachineIsBuiltAtOnce) {
   const MetaScope scope;
   constexpr int64_t n = int64_t{1} << 20;
@@ -221,8 +222,9 @@ TEST(MetaScope, WhatHasADeviceStaysThereAsDoesData) {
   EXPECT_EQ(torch::tensor({1.0f, 2.0f})[1].item<float>(), 2);
 }
 
-// These kernels (of an LSTM, of nonzero, of the norm's backward) make tensors of their own, which
-// need memory.
+// Operators on real tensors give the same results inside a MetaScope as outside. Some of their
+// kernels (of an LSTM, of nonzero, of the norm's backward) make tensors of their own, which need
+// memory.
 TEST(MetaScope, OperatorsOnRealTensorsAreWhatTheyAreOutside) {
   nn::LSTM lstm(3, 4);
   nn::BatchNorm1d norm(4);
@@ -291,7 +293,8 @@ TEST(MetaScope, OtherThreadsAreUnaffected) {
   EXPECT_TRUE(nn::Linear(2, 3)->weight.is_meta());
 }
 
-// First uses race for the registration; each thread has its own scope.
+// Many threads use their first scope at the same time, so they race for the registration of the
+// kernel.
 TEST(MetaScope, ManyThreadsUseItAtOnce) {
   std::vector<int> wrong(8);
   std::vector<std::thread> threads;

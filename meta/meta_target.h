@@ -12,8 +12,8 @@ namespace gpipe {
 // The target of the whole process: c10::kCPU unless a MetaTargetScope sets another one.
 c10::DeviceType meta_target();
 
-// While the scope lives, meta tensors stand for tensors on this type of device, on all threads. It
-// restores the previous target on exit.
+// While the scope lives, meta tensors stand for tensors on this type of device, on all threads. The
+// end of the scope restores the previous target.
 //
 // Throws c10::ValueError for types other than c10::kCPU and c10::kCUDA.
 //

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "meta/testing/same_on_meta.h"
@@ -14,7 +15,7 @@ using testing::expect_same_on_meta;
 using testing::Trial;
 using Tensors = std::vector<at::Tensor>;
 
-// Inputs of two to five dimensions, in each order of strides that they have.
+// Inputs of two to five dimensions, in each memory format that exists for them.
 const std::vector<std::pair<std::vector<int64_t>, c10::MemoryFormat>> kInputs = {
     {{3, 4}, c10::MemoryFormat::Contiguous},
     {{3, 4, 5}, c10::MemoryFormat::Contiguous},
@@ -46,8 +47,8 @@ TEST(NormKernels, AreAsOnTheCPU) {
                          return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {},
                                                 {}, true, 0.1, 1e-5, true)};
                        }});
-      // Channels stay last on the CPU only. For any other device LibTorch makes the input
-      // contiguous.
+      // Group norm is compared for contiguous inputs only. With channels last the CPU keeps the
+      // format, but for any other device LibTorch makes the input contiguous.
       if (format == c10::MemoryFormat::Contiguous)
         cases.push_back({c10::str("group norm", input_text, affine), [=](Trial& trial) -> Tensors {
                            return {
@@ -75,10 +76,15 @@ TEST(NormKernels, AreAsOnTheCPU) {
   expect_same_on_meta(cases);
 }
 
-// Statistics of half-precision inputs are kept in float.
+// Statistics are kept in the type of the parameters: float, or that of a half-precision input.
 TEST(NormKernels, OfHalfPrecisionAreAsOnTheCPU) {
-  for (const auto type : {at::kBFloat16, at::kHalf, at::kDouble}) {
-    const auto parameter = type == at::kDouble ? at::kDouble : at::kFloat;
+  const std::pair<at::ScalarType, at::ScalarType> kTypes[] = {{at::kBFloat16, at::kFloat},
+                                                              {at::kBFloat16, at::kBFloat16},
+                                                              {at::kHalf, at::kFloat},
+                                                              {at::kHalf, at::kHalf},
+                                                              {at::kDouble, at::kDouble}};
+  for (const auto& types : kTypes) {
+    const at::ScalarType type = types.first, parameter = types.second;
     expect_same_on_meta({
         {"native batch norm",
          [=](Trial& trial) -> Tensors {
@@ -86,6 +92,20 @@ TEST(NormKernels, OfHalfPrecisionAreAsOnTheCPU) {
                at::native_batch_norm(trial.leaf({3, 4, 5, 6}, type), trial.leaf({4}, parameter),
                                      trial.leaf({4}, parameter), trial.data({4}, parameter),
                                      trial.data({4}, parameter), true, 0.1, 1e-5);
+           return {y, mean.detach(), invstd.detach()};
+         }},
+        {"native batch norm without weights",
+         [=](Trial& trial) -> Tensors {
+           const auto [y, mean, invstd] = at::native_batch_norm(
+               trial.leaf({3, 4, 5, 6}, type), {}, {}, trial.data({4}, parameter),
+               trial.data({4}, parameter), true, 0.1, 1e-5);
+           return {y, mean.detach(), invstd.detach()};
+         }},
+        {"native batch norm without running statistics",
+         [=](Trial& trial) -> Tensors {
+           const auto [y, mean, invstd] =
+               at::native_batch_norm(trial.leaf({3, 4, 5, 6}, type), trial.leaf({4}, parameter),
+                                     trial.leaf({4}, parameter), {}, {}, true, 0.1, 1e-5);
            return {y, mean.detach(), invstd.detach()};
          }},
         {"native layer norm",

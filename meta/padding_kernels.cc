@@ -4,7 +4,7 @@
 
 #include "meta/kernel.h"
 
-// Operators that move pixels: padding, patches, sampling, shuffling.
+// Kernels of operators that move pixels: padding, patches, sampling, shuffling.
 
 namespace gpipe::internal {
 namespace {
@@ -75,7 +75,7 @@ Tensors grid_sampler(const Arguments& in) {
 Tensors grid_sampler_backward(const Arguments& in) {
   Tensors grads(2);
   if (in.wants(0)) grads[0] = same_as(in.tensor("input"), c10::MemoryFormat::Contiguous);
-  // Every kernel makes this gradient, whether it is wanted or not.
+  // The kernels of all devices make the grid's gradient, whether it is wanted or not.
   grads[1] = same_as(in.tensor("grid"), c10::MemoryFormat::Contiguous);
   return grads;
 }

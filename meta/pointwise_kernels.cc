@@ -12,7 +12,7 @@ at::Tensor where(const Arguments& in, const at::Tensor& out = {}) {
   return element_wise({in.tensor("condition"), self, other}, at::result_type(self, other), out);
 }
 
-// Both gradients have the size of the broadcast weight, which autograd sums.
+// Both gradients have the broadcast size. Autograd sums the weight's gradient to the weight's size.
 Tensors prelu_backward(const Arguments& in) {
   const auto grad = [&in] {
     return element_wise({in.tensor("self"), in.tensor("weight"), in.tensor("grad_output")});
@@ -38,6 +38,7 @@ std::vector<MetaKernel> pointwise_kernels() {
                  same_as(self, c10::MemoryFormat::Contiguous)};
        }},
       like("log_sigmoid_backward", "grad_output"),
+      like("mish_backward", "self"),
       broadcast("_prelu_kernel", {"self", "weight"}),
       {"_prelu_kernel_backward", prelu_backward},
       contiguous_like("rrelu_with_noise", "self"),
@@ -61,7 +62,7 @@ std::vector<MetaKernel> pointwise_kernels() {
       broadcast("__lshift__.Scalar", {"self"}),
       broadcast("__rshift__.Scalar", {"self"}),
       contiguous_like("_logcumsumexp", "self"),
-      // LibTorch's other forms of these operators call the one with `out`.
+      // For these operators the form with `out` is enough, because LibTorch's other forms call it.
       {"where.self_out",
        [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},
       broadcast("abs.out", {"self"}, "out"),

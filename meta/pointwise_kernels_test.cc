@@ -196,7 +196,8 @@ TEST(RandomKernels, ShapesAreAsOnTheCPU) {
       GPIPE_OF_X(x.detach().clone().bernoulli_(0.5)),
   });
   expect_same_on_meta({
-      // Without elements, the mask of the CPU is not a mask of booleans.
+      // The tensor has elements here, because without any the CPU's dropout gives a mask that is
+      // not one of booleans.
       {"native dropout",
        [](Trial& trial) -> Tensors {
          const auto [y, mask] = at::native_dropout(trial.leaf({3, 5}), 0.5, true);
@@ -260,7 +261,7 @@ TEST(ReductionKernels, AreAsOnTheCPU) {
       GPIPE_OF_X(at::pairwise_distance(x, x * 2)),
   });
   expect_same_on_meta({
-      // Without elements there is no maximum.
+      // The tensors have elements here, because without any there is no maximum.
       {"max",
        [](Trial& trial) -> Tensors {
          return {trial.leaf({3, 4}).max()};

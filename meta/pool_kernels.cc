@@ -5,7 +5,7 @@
 
 #include "meta/kernel.h"
 
-// In all inputs channels and space come last. A batch may come before them.
+// Kernels of pooling. In all inputs channels and space come last; a batch may come before them.
 
 namespace gpipe::internal {
 namespace {
@@ -41,7 +41,7 @@ Tensors max_pool3d(const Arguments& in) {
 template <int64_t count>
 Tensors adaptive_pool(const Arguments& in) {
   const at::Tensor input = in.tensor("self");
-  // In three dimensions no kernel keeps channels last.
+  // In three dimensions the result is contiguous, because no kernel keeps channels last there.
   const auto format = count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
   return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
 }

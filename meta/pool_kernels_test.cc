@@ -22,7 +22,7 @@ struct Input {
 
   at::Tensor leaf(Trial& trial) const { return trial.leaf(sizes, format); }
   std::string text() const { return c10::str(" of ", c10::IntArrayRef(sizes), format); }
-  // The same value for each dimension of space.
+  // A list that has `value` for each dimension of space.
   std::vector<int64_t> all(int64_t value) const { return std::vector<int64_t>(rank, value); }
 };
 
@@ -135,7 +135,8 @@ TEST(PaddingKernels, AreAsOnTheCPU) {
     const std::vector<int64_t> padding = {1, 2, 2, 1, 0, 3};
     const std::vector<int64_t> all(padding.begin(), padding.begin() + 2 * input.rank);
     for (const char* mode : {"constant", "reflect", "replicate", "circular"}) {
-      // LibTorch's own meta forms of the other two do not have the CPU's channels last.
+      // With channels last, "replicate" and three-dimensional "reflect" are left out, because
+      // LibTorch's own meta forms of them do not keep the format as the CPU does.
       if (input.format != c10::MemoryFormat::Contiguous && mode != std::string("constant") &&
           mode != std::string("circular") && (mode != std::string("reflect") || input.rank == 3)) {
         continue;

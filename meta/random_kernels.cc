@@ -2,7 +2,7 @@
 
 #include "meta/kernel.h"
 
-// On meta no numbers are drawn, and the generators stay as they are.
+// Kernels of random operators. On meta no numbers are drawn, and the generators stay as they are.
 
 namespace gpipe::internal {
 namespace {

@@ -7,7 +7,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kNumber = 4;  // bytes
+constexpr int64_t kNumber = 4;  // the bytes of a float32
 constexpr int64_t kPage = 4096;
 
 int64_t rounded_up(int64_t size, int64_t multiple) {
@@ -22,8 +22,8 @@ int64_t row(int64_t size, int64_t step = 16) {
   return length % 256 == 0 ? length + 16 : length;
 }
 
-// A layer of an LSTM in one direction. The memory that oneDNN keeps and takes was found by trying
-// many sizes; its division into parts is our reading (docs/design/meta.md).
+// A layer of an LSTM in one direction. How much memory oneDNN keeps and takes was found by trying
+// many sizes. How it is divided into parts is a guess that fits these sizes (docs/design/meta.md).
 struct Lstm {
   int64_t steps, batch, inputs, hidden;
 
@@ -47,8 +47,8 @@ Tensors rnn_layer(const Arguments& in) {
   const Lstm lstm(input, in.integer("hidden_size"));
   Tensors results = {made_like(input, {lstm.steps, lstm.batch, lstm.hidden}), same_as(hx),
                      same_as(cx), made_like(input, {lstm.workspace()}, at::kByte)};
-  // Allocated only because oneDNN's kernel takes this memory while it runs: the weights in its own
-  // layout, and its scratch memory.
+  // oneDNN's kernel takes memory while it runs: the weights in its own layout, and scratch memory.
+  // These tensors stand for it.
   const Tensors own = {same_as(in.tensor("weight0")), same_as(in.tensor("weight1")),
                        same_as(in.tensor("weight3")),
                        made_like(input, {lstm.scratch()}, at::kByte)};
@@ -62,8 +62,8 @@ Tensors rnn_layer_backward(const Arguments& in) {
   const Lstm lstm(input, weight_hh.size(1));
   Tensors results = {same_as(input), same_as(weight_ih),        same_as(weight_hh),          bias,
                      bias,           same_as(in.tensor("hx_")), same_as(in.tensor("cx_tmp"))};
-  // Allocated only because oneDNN's kernel takes this memory while it runs: the weights and their
-  // gradients in its own layout, and its scratch memory.
+  // oneDNN's kernel takes memory while it runs: the weights and their gradients in its own layout,
+  // and scratch memory. These tensors stand for it.
   const int64_t gates = row(4 * lstm.hidden, 64);
   const Tensors own = {
       same_as(weight_ih), same_as(weight_hh), made_like(input, {lstm.inputs, gates}),

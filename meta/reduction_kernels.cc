@@ -11,8 +11,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The sizes of `x` without these dimensions (none given: without all), or with ones in their
-// places.
+// The sizes of `x` without the dimensions `dims`, or, if `keep`, with ones in their places. Empty
+// `dims` stand for all dimensions.
 std::vector<int64_t> reduced(const at::Tensor& x, std::vector<int64_t> dims, bool keep) {
   for (int64_t& dim : dims) dim = at::maybe_wrap_dim(dim, x.dim());
   std::vector<int64_t> sizes;
@@ -26,7 +26,8 @@ std::vector<int64_t> reduced(const at::Tensor& x, std::vector<int64_t> dims, boo
 
 Tensors one_number(const Arguments& in) { return {made_like(in.tensor("self"), {})}; }
 
-// The type of a sum or product; integers give int64 unless `dtype` is given.
+// The type of a sum or product: `dtype` if it is given, otherwise int64 for integers and the type
+// of `x` for others.
 c10::ScalarType sum_type(const Arguments& in, const at::Tensor& x) {
   if (!in["dtype"].isNone()) return in["dtype"].toScalarType();
   return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) ? at::kLong : x.scalar_type();
@@ -72,7 +73,7 @@ std::vector<int64_t> without_dim(const Arguments& in) {
   return reduced(in.tensor("self"), {in.integer("dim")}, in.flag("keepdim"));
 }
 
-// The results, written into the arguments `values` and `indices`.
+// Gives the arguments `values` and `indices`, which get the results, their sizes.
 Tensors chosen_into(const Arguments& in) {
   const std::vector<int64_t> sizes = without_dim(in);
   return {in.tensor("values").resize_(sizes), in.tensor("indices").resize_(sizes)};

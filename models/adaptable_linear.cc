@@ -56,7 +56,7 @@ at::Tensor LowRankAdapterImpl::lengths(const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor LowRankAdapterImpl::change() const {
-  // As in peft: on CPUs, products of 2-byte types are computed in 4-byte ones.
+  // On CPUs, products of 2-byte types are computed in 4-byte ones, as in peft.
   const bool widened =
       B.is_cpu() && (B.scalar_type() == at::kHalf || B.scalar_type() == at::kBFloat16);
   if (!widened) return at::mm(B, A) * shape_.scaling;
@@ -108,7 +108,7 @@ AdaptableLinearImpl::AdaptableLinearImpl(const torch::nn::LinearOptions& linear_
 }
 
 void AdaptableLinearImpl::reset() {
-  // A clone's parameters are frozen where the original's are.
+  // A clone's parameter is frozen if the original's parameter is.
   const bool weight_trains = !weight.defined() || weight.requires_grad(),
              bias_trains = !bias.defined() || bias.requires_grad();
   const int64_t in = options.in_features(), out = options.out_features();
@@ -125,7 +125,7 @@ void AdaptableLinearImpl::reset() {
   for (const internal::LowRankAdapter& adapter : adapters_) shapes.push_back(adapter->shape());
   adapters_.clear();
   register_adapters(shapes);
-  merged_version_ = version();  // a clone gets its values later, which counts as no write
+  merged_version_ = version();  // a clone gets its values later; that is not a write
 }
 
 void AdaptableLinearImpl::pretty_print(std::ostream& stream) const {
@@ -136,7 +136,7 @@ void AdaptableLinearImpl::pretty_print(std::ostream& stream) const {
 at::Tensor AdaptableLinearImpl::forward(const at::Tensor& input) {
   if (is_merged()) {
     check_merged(input);
-    // The layer may have been moved or converted since.
+    // The layer may have been moved or converted since merge().
     return torch::nn::functional::linear(input, merged_.to(weight.device(), weight.scalar_type()),
                                          bias);
   }

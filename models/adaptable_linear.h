@@ -20,7 +20,7 @@ namespace internal {
 
 // The name, place and options of an adapter. A value type.
 struct AdapterShape {
-  std::string name;            // of the adapted layer, as in files and patterns
+  std::string name;            // the adapted layer's, as in files and patterns
   int64_t begin = 0, end = 0;  // the rows of the weight
   int64_t rank = 1;
   double scaling = 1;  // the factor of the product
@@ -35,8 +35,8 @@ struct AdapterShape {
 // its order.
 class LowRankAdapterImpl : public torch::nn::Cloneable<LowRankAdapterImpl> {
  public:
-  // `weight`: the weight that is adapted, (out, in). One of less than 32 bits gets an adapter of
-  // float32.
+  // `weight`: the weight that is adapted, (out, in). If its type has less than 32 bits, the adapter
+  // is of float32.
   LowRankAdapterImpl(AdapterShape shape, const at::Tensor& weight);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
@@ -44,8 +44,8 @@ class LowRankAdapterImpl : public torch::nn::Cloneable<LowRankAdapterImpl> {
   // Initializes the adapter: A is drawn and B is 0, so it changes nothing at first.
   void draw(const at::Tensor& weight);
 
-  // Returns what replaces `result`, the adapted rows of the layer's output. `weight`, `bias`: those
-  // of the whole layer; the bias is undefined if there is none.
+  // Returns the tensor that replaces `result`, the adapted rows of the layer's output. `weight` and
+  // `bias` are those of the whole layer; `bias` is undefined if there is none.
   at::Tensor adapted(const at::Tensor& input, const at::Tensor& result, const at::Tensor& weight,
                      const at::Tensor& bias);
   // Writes the merged rows into `weight`.
@@ -113,13 +113,14 @@ class AdaptableLinearImpl : public torch::nn::Cloneable<AdaptableLinearImpl> {
   void register_adapters(const std::vector<internal::AdapterShape>& shapes);
 
   std::vector<internal::LowRankAdapter> adapters_;
-  // Throws c10::ValueError where a merged layer would compute, or train, another model.
+  // Throws c10::ValueError if the merged layer would compute, or train, another model than the
+  // layer with adapters.
   void check_merged(const at::Tensor& input) const;
-  // Another number once the weight or an adapter has been written to.
+  // A number that changes whenever the weight or an adapter is written to.
   int64_t version() const;
 
   at::Tensor merged_;           // the weight with the adapters; undefined unless they are merged
-  int64_t merged_version_ = 0;  // version() when it was made
+  int64_t merged_version_ = 0;  // version() when merged_ was made
 };
 TORCH_MODULE(AdaptableLinear);
 

@@ -60,7 +60,7 @@ Sequential relu_conv_bn(int64_t in, int64_t out) {
   return module;
 }
 
-// An operation, with its parameters under "module". An empty module is the identity.
+// An operation of a cell, with its parameters under "module". An empty module is the identity.
 class OperationImpl : public torch::nn::Cloneable<OperationImpl> {
  public:
   OperationImpl(Op op, int64_t channels, int64_t stride)
@@ -106,7 +106,7 @@ class StemImpl : public torch::nn::Cloneable<StemImpl> {
 };
 TORCH_MODULE(Stem);
 
-// The common part of both kinds of cells; `Derived` adds forward.
+// The common part of both kinds of cells. `Derived` adds forward().
 template <typename Derived>
 class CellBase : public torch::nn::Cloneable<Derived> {
  public:
@@ -150,7 +150,8 @@ class CellBase : public torch::nn::Cloneable<Derived> {
     return options_.reduction ? reduction_genotype() : normal_genotype();
   }
 
-  // Goes through the list, whose modules a clone replaces.
+  // Takes the operation from the list and keeps no other reference, because a clone replaces the
+  // list's modules.
   at::Tensor operate(size_t index, const at::Tensor& input) {
     return operations_->at<OperationImpl>(index).forward(input);
   }
@@ -167,7 +168,7 @@ class CellBase : public torch::nn::Cloneable<Derived> {
   torch::nn::ModuleList operations_{nullptr};
 };
 
-// The first cell: the stem gives one tensor, which stands for both inputs.
+// The first cell. The stem gives one tensor, which serves as both inputs of the cell.
 class FirstCellImpl : public CellBase<FirstCellImpl> {
  public:
   using CellBase::CellBase;

@@ -36,7 +36,7 @@ void push_op(torch::nn::SequentialImpl& model, Op op, int64_t channels, int64_t 
     case Op::kNone:
       break;
     case Op::kAvgPool3x3:
-    // The genotype says max, but the network that was measured averages.
+    // The genotype says max, but the network that torchgpipe measured averages.
     case Op::kMaxPool3x3:
       model.push_back(AvgPool2d(
           torch::nn::AvgPool2dOptions(3).stride(stride).padding(1).count_include_pad(false)));

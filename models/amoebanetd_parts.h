@@ -40,13 +40,13 @@ using Pair = torch::ExpandingArray<2>;
 // A convolution without a bias.
 torch::nn::Conv2d conv(int64_t in, int64_t out, Pair kernel, Pair stride = 1, Pair padding = 0);
 
-// No ReLU here is in-place: several operations read the same state.
+// The ReLU is not in-place, because several operations read the same state.
 void push_relu_conv_bn(torch::nn::SequentialImpl& model, int64_t in, int64_t out, Pair kernel,
                        Pair stride = 1, Pair padding = 0);
 
 bool is_pooling(Op op);
 
-// The layers of an operation; none for kNone, the identity.
+// Appends the layers of an operation: none for kNone, the identity.
 void push_op(torch::nn::SequentialImpl& model, Op op, int64_t channels, int64_t stride);
 
 // Halves height and width: half of the channels come from the even pixels, half from the odd ones.
@@ -90,8 +90,8 @@ struct CellOptions {
   // Channels of the layer before the previous one, of the previous layer, and within this cell.
   int64_t prev_prev, prev, channels;
   bool reduction;
-  // The previous cell was a reduction, so the output of the one before it is twice as high and
-  // wide.
+  // Whether the previous cell was a reduction. Then the output of the cell before that one is twice
+  // as high and wide.
   bool after_reduction;
 };
 
@@ -113,7 +113,8 @@ class CellWidths {
   bool after_reduction_ = false;
 };
 
-// Throws c10::ValueError for numbers that make no network, or one far beyond any.
+// Throws c10::ValueError for numbers that do not make a network, or make one far larger than any
+// that exists.
 void check_widths(int64_t num_filters, int64_t num_classes);
 
 }  // namespace gpipe::models::internal

@@ -21,7 +21,8 @@ at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, int64_t win
   return hidden.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
 }
 
-// Attention with a mask of the hidden pairs; undefined: each token sees those up to it.
+// Attention by LibTorch's operator. `hidden`: the pairs that are masked; if it is undefined, each
+// token sees all tokens up to itself.
 at::Tensor fused_attention(const at::Tensor& queries, const at::Tensor& keys,
                            const at::Tensor& values, const at::Tensor& hidden,
                            const AttentionOptions& options) {
@@ -44,8 +45,8 @@ at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& ke
   at::Tensor weights =
       at::matmul(queries.reshape({rows, kv_heads, group * tokens, size}), keys.transpose(2, 3));
   if (group > 1) hidden = at::cat(std::vector<at::Tensor>(group, hidden), -2);
-  // Scales in place, since this is the largest tensor of a layer, and not through a view, which
-  // would copy it.
+  // `weights` is the largest tensor of a layer, so it is scaled in place, and not through a view,
+  // because that would copy it.
   weights.mul_(options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(size)));
   if (options.soft_cap > 0) weights = weights.div_(options.soft_cap).tanh_() * options.soft_cap;
   weights.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
@@ -86,13 +87,14 @@ at::Tensor positions_in(const at::Tensor& documents) {
   const at::Tensor places = at::arange(tokens, documents.options().dtype(at::kLong));
   if (tokens == 0) return places.expand_as(documents);
   const at::Tensor changes = documents.slice(1, 1).ne(documents.slice(1, 0, -1));
-  // The place of each token minus that of the last change up to it.
+  // A token's position is its place in the row minus the place where its document starts.
   const at::Tensor starts = at::constant_pad_nd(places.slice(0, 1) * changes, {1, 0});
   return places - std::get<0>(starts.cummax(1));
 }
 
 at::Tensor lengths_in(const at::Tensor& documents) {
-  // The place from the start, the place from the end, and the token itself.
+  // A document's length is the number of tokens before a token, plus the number behind it, plus one
+  // for the token itself.
   return positions_in(documents) + positions_in(documents.flip(1)).flip(1) + 1;
 }
 

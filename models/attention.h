@@ -10,10 +10,10 @@
 namespace gpipe::models::internal {
 
 struct AttentionOptions {
-  double dropout = 0;            // of the weights; 0 in evaluation
+  double dropout = 0;            // dropout of the weights; 0 in evaluation
   bool float32_softmax = false;  // the softmax is in float32, whatever the type of the queries
-  bool fused = false;            // by LibTorch's scaled_dot_product_attention
-  double scale = 0;              // of the products; 0: 1 / sqrt(D)
+  bool fused = false;            // whether LibTorch's scaled_dot_product_attention computes it
+  double scale = 0;              // the factor of the products; 0: 1 / sqrt(D)
   double soft_cap = 0;  // products become cap * tanh(product / cap); 0: no cap. Not if `fused`
   int64_t window = 0;   // a token sees itself and the window - 1 before it; 0: all
 };
@@ -27,8 +27,8 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const at::Tensor& documents,
                             const AttentionOptions& options);
 
-// The same for tokens that continue a text: queries (N, heads, T, D) of the tokens at `places`, (N,
-// T), with keys and values (N, kv_heads, S, D) of `key_places`, (N or 1, S). A token sees the
+// Attention for tokens that continue a text: queries (N, heads, T, D) of the tokens at `places`,
+// (N, T), with keys and values (N, kv_heads, S, D) of `key_places`, (N or 1, S). A token sees the
 // places from 0 up to its own.
 at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
                            const at::Tensor& queries, const at::Tensor& keys,

@@ -15,7 +15,7 @@ using gpipe::testing::EqualsBitwise;
 
 at::Tensor numbers(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
 
-// Attention by its definition, one token after another.
+// Computes attention by its definition, one token after another.
 at::Tensor by_hand(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                    const at::Tensor& documents, const AttentionOptions& options = {}) {
   at::Tensor result = at::zeros_like(queries);
@@ -62,7 +62,7 @@ TEST(CausalAttention, IsTheWeightedMeanOfTheValuesSoFar) {
                                           << one_of.defined() << ", fused " << by_libtorch);
         const at::Tensor have = causal_attention(queries, keys, values, one_of, fused(by_libtorch));
         EXPECT_EQ(have.sizes(), want.sizes());
-        // Values of order one in double precision.
+        // The values are of order one, in double precision.
         EXPECT_LT((have - want).abs().max().item<double>(), 1e-13);
       }
     }
@@ -102,7 +102,7 @@ TEST(AttentionUpTo, IsThatOfTheLastTokens) {
                      values = numbers({2, kv_heads, 5, 4});
     const at::Tensor want = by_hand(queries, keys, values, {});
     for (const bool by_libtorch : {false, true}) {
-      // Two tokens of each row, from another place on.
+      // The queries are two tokens of each row, which begin at another place in each row.
       const int64_t begins[] = {1, 3};
       std::vector<at::Tensor> some, places, of_those;
       for (const int64_t row : {0, 1}) {
@@ -113,7 +113,7 @@ TEST(AttentionUpTo, IsThatOfTheLastTokens) {
       const at::Tensor have = attention_up_to(at::stack(places), at::arange(5).unsqueeze(0),
                                               at::stack(some), keys, values, fused(by_libtorch));
       EXPECT_LT((have - at::stack(of_those)).abs().max().item<double>(), 1e-13);
-      // Empty places are not seen, in whatever order keys lie.
+      // Keys at negative places are empty and must not be seen, in whatever order the keys lie.
       const at::Tensor order = at::tensor({-1, 3, 0, 4, 2, 1, -5}, at::kLong);
       const at::Tensor from = order.clamp_min(0);
       EXPECT_LT((attention_up_to(at::stack(places), order.unsqueeze(0), at::stack(some),
@@ -142,14 +142,15 @@ TEST(CausalAttention, TheSoftmaxIsInFloat32IfAsked) {
 }
 
 TEST(CausalAttention, DropsWeights) {
-  // With values of one and without dropout each result is one.
+  // All values are one, so each result would be one without dropout. With dropout the mean is still
+  // one, but single results differ.
   const at::Tensor ones = at::ones({4, 4, 16, 8});
   AttentionOptions options;
   options.dropout = 0.5;
   const at::Tensor result = causal_attention(ones, ones, ones, {}, options);
-  EXPECT_NEAR(result.mean().item<double>(), 1, 0.2);  // of 256 sums
+  EXPECT_NEAR(result.mean().item<double>(), 1, 0.2);  // the mean of 256 sums
   EXPECT_EQ(result.select(2, 0).eq(0).logical_or(result.select(2, 0).eq(2)).all().item<bool>(),
-            true);  // the first token sees itself alone
+            true);  // the first token's only weight is dropped (0) or doubled (2)
   EXPECT_GT(result.std().item<double>(), 0.1);
 }
 
@@ -163,7 +164,7 @@ TEST(CausalAttention, GradientsFlowToAll) {
         .sum()
         .backward();
     for (const at::Tensor& leaf : leaves) {
-      // Compares with a central difference in one direction.
+      // Compares the gradient with a central difference in a random direction.
       const at::Tensor direction = at::randn_like(leaf);
       const auto loss = [&](double step) {
         const at::NoGradGuard no_grad;

@@ -20,7 +20,8 @@ at::Tensor balance_loss(const at::Tensor& router_logits, int64_t per_token) {
   const at::TensorOptions floats = router_logits.options().dtype(at::kFloat);
   at::Tensor tokens = at::zeros({experts}, floats), probabilities = at::zeros({experts}, floats);
   for (int64_t block = 0; block < blocks; ++block) {
-    // Contiguous, so that sums are in the same order as over the logits of a single block.
+    // The logits are made contiguous, so that sums are in the same order as over the logits of a
+    // single block.
     const at::Tensor logits = router_logits.select(2, block).contiguous().view({-1, experts});
     const at::Tensor weights = logits.softmax(-1);
     const at::Tensor chosen = std::get<1>(weights.topk(per_token, -1)).view({-1, 1});

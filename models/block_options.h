@@ -34,7 +34,7 @@ enum class NormPlace : uint8_t {
 enum class HeadNorm : uint8_t {
   kNone,
   kEachHead,  // with one weight for all heads (Qwen 3)
-  kAllHeads,  // of all heads together (OLMo 2)
+  kAllHeads,  // a norm of all heads together (OLMo 2)
 };
 
 enum class Activation : uint8_t { kGeluTanh, kGelu, kSilu, kRelu };
@@ -68,7 +68,8 @@ struct RotaryOptions {
   TORCH_ARG(double, beta_fast) = 32;
   TORCH_ARG(double, beta_slow) = 1;
   TORCH_ARG(bool, whole_range) = true;
-  // The same bounds for kLlama3.
+  // The same two bounds for kLlama3: low_freq_factor is like beta_slow, high_freq_factor like
+  // beta_fast.
   TORCH_ARG(double, low_freq_factor) = 1;
   TORCH_ARG(double, high_freq_factor) = 4;
   // Factors for each pair of columns: for texts up to original_positions, and for longer ones
@@ -87,7 +88,7 @@ struct RotaryOptions {
 // gives it, and gets their weighted sum (Shazeer et al., "Outrageously Large Neural Networks",
 // 2017). A value type.
 struct ExpertOptions {
-  TORCH_ARG(int64_t, count) = 0;  // of experts, at most 4096; 0: there are none
+  TORCH_ARG(int64_t, count) = 0;  // the number of experts, at most 4096; 0: there are none
   TORCH_ARG(int64_t, per_token) = 2;
   // The width within an expert. Default: 0, TransformerOptions::intermediate_size.
   TORCH_ARG(int64_t, size) = 0;

@@ -35,7 +35,7 @@ constexpr int64_t kUNetSide = 192;
 constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
-  // Finds names also as other libraries write them.
+  // Names are also recognized in the way other libraries write them.
   std::string closest =
       text::closest(family, {"unet", "amoebanetd", "resnet", "resnet50", "resnet101", "resnet152",
                              "old_resnet", "old_amoebanetd", "gpt2", "llama", "hf"});
@@ -43,7 +43,7 @@ std::string meant(const std::string& family) {
   return closest.empty() ? "." : "; did you mean " + closest + "?";
 }
 
-// `sizes`: words that could be meant instead.
+// Reads numbers separated by commas. `sizes`: words that could be meant instead, for the message.
 std::vector<int64_t> numbers_of(const std::string& name, const std::string& list,
                                 const std::vector<std::string>& sizes = {}) {
   std::vector<int64_t> numbers;
@@ -120,7 +120,7 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
   return numbers.size() == 5 ? options : options.vocab_size(numbers[5]);
 }
 
-// Adds the name to what the network says about its options.
+// Adds the model's name to the errors that the network throws about its options.
 std::function<torch::nn::Sequential()> named(const std::string& name,
                                              std::function<torch::nn::Sequential()> make) {
   return [name, make = std::move(make)] {
@@ -143,8 +143,8 @@ NamedModel of_folder(const std::string& name) {
   int64_t tokens = 0;
   const size_t comma = folder.rfind(',');
   if (comma != std::string::npos && absl::SimpleAtoi(folder.substr(comma + 1), &tokens)) {
-    TORCH_CHECK_VALUE(tokens > 0, "model '", name, "': sequences have a token or more, got ",
-                      tokens);
+    TORCH_CHECK_VALUE(tokens > 0, "model '", name, "': sequences of ", tokens,
+                      " tokens; give at least 1");
     folder.resize(comma);
   }
   NamedModel model;
@@ -156,8 +156,9 @@ NamedModel of_folder(const std::string& name) {
     const at::ScalarType type = read_type(path).value_or(at::kFloat);
     options.fused_attention(options.block().attention_soft_cap() == 0);
     const bool learned = options.block().learned_positions();
-    TORCH_CHECK_VALUE(!learned || tokens <= options.max_positions(), "the model has ",
-                      options.max_positions(), " positions, got sequences of ", tokens, " tokens");
+    TORCH_CHECK_VALUE(!learned || tokens <= options.max_positions(), "model '", name, "' has ",
+                      options.max_positions(), " positions, got sequences of ", tokens,
+                      " tokens; give at most ", options.max_positions());
     const auto make = [=](bool worst) {
       TransformerOptions own = options;
       own.block().experts().worst_on_meta(worst);
@@ -205,7 +206,8 @@ NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied)
   TORCH_CHECK_VALUE(colon != std::string::npos, "model '", name, "' has no numbers; there are ",
                     model_names());
   if (family == "hf") {
-    TORCH_CHECK_VALUE(image_size == 0, "model '", name, "' takes tokens, no images");
+    TORCH_CHECK_VALUE(image_size == 0, "model '", name,
+                      "' takes tokens, no images; leave out --image_size");
     TORCH_CHECK_VALUE(!tied, "model '", name, "': its config.json says whether the head is tied; ",
                       "leave out --tied");
     return of_folder(name);
@@ -229,7 +231,7 @@ NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied)
     return model;
   }
   TORCH_CHECK_VALUE(!tied, "model '", name, "' has no embedding and no head that it could be ",
-                    "tied to: only gpt2 and llama have");
+                    "tied to: only gpt2 and llama have; leave out --tied");
   const std::vector<int64_t> numbers = numbers_of(name, text.substr(colon + 1));
   model.name = family + ":" + absl::StrJoin(numbers, ",");
   int64_t side = kImageNetSide;
@@ -290,7 +292,8 @@ at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target
   if (loss == Loss::kBinaryCrossEntropyWithLogits) {
     return at::binary_cross_entropy_with_logits(output, target);
   }
-  // LibTorch wants the classes of several tokens second.
+  // With several tokens in a row, LibTorch wants the classes in the second dimension, so rows and
+  // tokens become one dimension.
   return target.dim() < 2 ? at::cross_entropy_loss(output, target)
                           : at::cross_entropy_loss(output.flatten(0, 1), target.flatten());
 }

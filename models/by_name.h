@@ -21,20 +21,20 @@ enum class Loss : uint8_t {
   kBinaryCrossEntropyWithLogits,  // targets: 0 .. 1, of the output's shape
 };
 
-// A value type.
+// A network with a name, and what it is trained on. A value type.
 struct NamedModel {
   std::string name;  // without spaces: "unet:5,64"
   // Makes the network, on the CPU unless a MetaScope is open; its parameters are drawn from
   // LibTorch's generator. Throws c10::ValueError, with the name, for numbers that make no network.
   std::function<torch::nn::Sequential()> make;
-  // The same for the worst case on meta: all tokens of a mixture of experts go to the same ones.
-  // Null for networks without experts.
+  // Makes the network for the worst case of a plan on meta: all tokens of a mixture of experts go
+  // to the same experts. Null for networks without experts.
   std::function<torch::nn::Sequential()> make_worst;
   std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}; {1024} for tokens
   Loss loss = Loss::kCrossEntropy;
-  int64_t classes = 1000;     // for cross entropy
+  int64_t classes = 1000;     // the number of classes, for cross entropy
   bool takes_tokens = false;  // samples are token ids, below `classes`, and so are their targets
-  std::optional<TransformerOptions> transformer;  // of a language model, such as add_lora() takes
+  std::optional<TransformerOptions> transformer;  // of a language model, for add_lora()
 };
 
 // The forms of a name, for --help and for messages.
@@ -78,8 +78,8 @@ NamedModel model_by_name(const std::string& name, int64_t image_size = 0, bool t
 // `rows` samples, uniform in 0 .. 1: [rows, 3, side, side]; of token ids: [rows, tokens].
 at::Tensor random_input(const NamedModel& model, int64_t rows, c10::Device device);
 
-// Targets for them: class numbers, [rows] or [rows, tokens], or uniform in 0 .. 1, [rows, 1, side,
-// side].
+// Targets for that input: class numbers, [rows] or [rows, tokens], or uniform in 0 .. 1, [rows, 1,
+// side, side].
 at::Tensor random_target(const NamedModel& model, int64_t rows, c10::Device device);
 
 // The mean loss over the rows, or tokens: a scalar.

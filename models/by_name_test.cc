@@ -19,7 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// On the meta device, so that the published sizes cost nothing.
+// How many layers a network has. It is made on the meta device, so that the published sizes cost
+// nothing.
 std::size_t layers(const std::string& name) {
   MetaScope scope;
   return model_by_name(name).make()->size();
@@ -38,7 +39,7 @@ TEST(ModelByName, MakesTheNetworksOfThePublishedTables) {
 }
 
 TEST(ModelByName, NumbersAreInThePublishedOrder) {
-  // The shape of the first convolution's weight.
+  // Returns the shape of the first convolution's weight.
   const auto first = [](const std::string& name) {
     MetaScope scope;
     return model_by_name(name).make()->parameters().front().sizes().vec();
@@ -59,7 +60,7 @@ TEST(ModelByName, SaysWhatItIsTrainedOn) {
   EXPECT_THAT(random_target(resnet, 5, c10::kCPU).sizes().vec(), ElementsAre(5));
   EXPECT_THAT(model_by_name("amoebanetd:3,8").row, ElementsAre(3, 224, 224));
   EXPECT_EQ(resnet.classes, 1000);
-  // The number of classes for which the older networks give scores.
+  // The older networks give scores for 10 classes.
   for (const std::string name : {"old_amoebanetd:1,8", "old_resnet:1,1"}) {
     const NamedModel old = model_by_name(name);
     EXPECT_THAT(old.row, ElementsAre(3, 224, 224)) << name;
@@ -83,7 +84,7 @@ TEST(ModelByName, MakesLanguageModels) {
   EXPECT_THAT(input.sizes().vec(), ElementsAre(2, 16));
   EXPECT_THAT(random_target(named, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 16));
   EXPECT_EQ(random_input(model_by_name("llama:7B"), 1, c10::kMeta).size(1), 4096);
-  // There is one matrix less: that of the head.
+  // A tied model has one matrix less, that of the head.
   for (const std::string each : {"gpt2:2,12,3,16,7", "llama:2,12,3,1,16,7"}) {
     const auto own = model_by_name(each).make(), tied = model_by_name(each, 0, true).make();
     EXPECT_EQ(tied->size(), own->size());
@@ -92,7 +93,7 @@ TEST(ModelByName, MakesLanguageModels) {
   }
   EXPECT_EQ(model_by_name("gpt2:0,4,1,2").make()->parameters().back().sizes(),
             (at::IntArrayRef{50257, 4}));
-  // Names with a vocabulary of their own.
+  // The last number of these names is the size of the vocabulary.
   for (const std::string name : {"gpt2:0,4,1,2,7", "llama:0,4,1,1,2,7"}) {
     const NamedModel small = model_by_name(name);
     EXPECT_EQ(small.name, name);
@@ -100,7 +101,7 @@ TEST(ModelByName, MakesLanguageModels) {
     EXPECT_EQ(small.make()->parameters().back().sizes(), (at::IntArrayRef{7, 4})) << name;
     EXPECT_LT(random_input(small, 100, c10::kCPU).max().item<int64_t>(), 7) << name;
   }
-  // The sizes are Llama's own: 11008 for 4096, 13824 for 5120.
+  // The width of the MLP follows from the hidden size as in Llama: 11008 for 4096, 13824 for 5120.
   MetaScope scope;
   for (const auto& [name, same] : std::vector<std::pair<std::string, std::string>>{
            {"llama:32,4096,32,32,4096", "llama:7b"}, {"llama:40,5120,40,40,4096", "llama:13b"}}) {
@@ -154,8 +155,9 @@ TEST(ModelByName, AFolderThatIsNotFromHuggingFaceIsRefused) {
            {"hf:a b", "without spaces"},
            {"hf:/none/there", "cannot read /none/there/config.json"},
            {"hf:" + other, "got 'mamba'"},
-           {"hf:" + gpt2 + ",0", "sequences have a token or more, got 0"},
-           {"hf:" + gpt2 + ",2000", "the model has 1024 positions"}}) {
+           {"hf:" + gpt2 + ",0", "sequences of 0 tokens; give at least 1"},
+           {"hf:" + gpt2 + ",2000",
+            "has 1024 positions, got sequences of 2000 tokens; give at most 1024"}}) {
     try {
       model_by_name(name);
       ADD_FAILURE() << "nothing was thrown: " << name;

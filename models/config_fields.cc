@@ -57,7 +57,8 @@ void ConfigFields::whole(const char* name, int64_t* value, int64_t otherwise,
     mistyped(name, *found, "a whole number");
   }
   *value = found == nullptr ? otherwise : found->is_null() ? *null : found->get<int64_t>();
-  // A value that stands for null must not be written as a number.
+  // If a value stands for null, a config must not have it as a number, because it would be written
+  // back as null.
   if (found != nullptr && !found->is_null() && null == *value) {
     mistyped(name, *found, "a positive whole number or null");
   }

@@ -1,5 +1,5 @@
-// ConfigFields: the fields of a JSON object, each of which is read into a value, or written from
-// it, by the same line of a table.
+// ConfigFields: the fields of a JSON object. One call for each field reads it into a value, or
+// writes it from that value, so that reading and writing cannot differ.
 #ifndef MODELS_CONFIG_FIELDS_H_
 #define MODELS_CONFIG_FIELDS_H_
 
@@ -17,7 +17,7 @@ namespace gpipe::models::internal {
 // Throws std::runtime_error: "config.json: " and the reason.
 [[noreturn]] void refuse_config(const std::string& reason);
 
-// A value for a message: JSON, cut if it is long.
+// A value as text for a message: JSON, cut off if it is long.
 std::string shown(const nlohmann::json& value);
 
 // When reading, each function takes a field out of an object and sets `value`: to `otherwise` if
@@ -37,8 +37,8 @@ class ConfigFields {
 
   void whole(const char* name, int64_t* value, int64_t otherwise,
              std::optional<int64_t> null = std::nullopt);
-  // The same for a number that must be above 0 if the field is there. The caller's `otherwise` and
-  // `null` may be 0 or less.
+  // Like whole(), for a number that must be above 0 if the field is there. The caller's `otherwise`
+  // and `null` may be 0 or less.
   void size(const char* name, int64_t* value, int64_t otherwise,
             std::optional<int64_t> null = std::nullopt);
   void number(const char* name, double* value, double otherwise,
@@ -46,10 +46,10 @@ class ConfigFields {
   void flag(const char* name, bool* value, bool otherwise, std::optional<bool> null = std::nullopt);
   void text(const char* name, std::string* value, const std::string& otherwise);
 
-  // Reading: the field as it is, or null if there is none; it counts as asked for.
+  // Reading: returns the field as it is, or null if there is none. The field counts as asked for.
   Json take(const char* name);
   bool has(const char* name) const { return json_.contains(name); }
-  // Writing.
+  // Writing: sets the field to the value.
   void put(const char* name, Json value) { json_[name] = std::move(value); }
 
   // Reading: refuses any value but these. The field may be missing.

@@ -10,7 +10,7 @@
 namespace gpipe::models::internal {
 namespace {
 
-// `choices`: the experts' numbers in ascending order.
+// Counts how many rows each expert gets. `choices`: the experts' numbers in ascending order.
 std::vector<int64_t> rows_of_experts(const at::Tensor& choices, int64_t experts) {
   const at::Tensor numbers = at::arange(experts, choices.options());
   const at::Tensor ends =
@@ -60,7 +60,8 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
                                 gates_up = gate_up.unbind(0), downs = down.unbind(0);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < rows.size(); ++i) {
-    // If there are no tokens at all, one expert still runs: that keeps the graph whole.
+    // Experts without tokens are skipped. If there are no tokens at all, the first expert still
+    // runs, so that the autograd graph reaches the weights.
     if (rows[i] == 0 && (count > 0 || i > 0)) continue;
     const std::vector<at::Tensor> halves = at::linear(of_experts[i], gates_up[i]).chunk(2, -1);
     results.push_back(at::linear(activation(halves[0]) * halves[1], downs[i]));

@@ -62,7 +62,7 @@ at::Tensor by_tokens(const Case& test_case, const Routing& routing) {
 
 TEST(Experts, EachTokenGetsTheSumOfItsExperts) {
   const Case test_case(9, 5);
-  // The experts 0 and 3 get none.
+  // Experts 0 and 3 get no tokens.
   const at::Tensor chosen = at::tensor({1, 2, 4}, at::kLong);
   const at::Tensor first = at::arange(9).remainder(3), second = (first + 1).remainder(3);
   const Routing routing = {
@@ -118,12 +118,12 @@ TransformerOptions small() {
   TransformerOptions options(TransformerKind::kLlama);
   options.vocab_size(23).max_positions(10).num_layers(2).hidden_size(16).num_heads(4);
   options.num_kv_heads(2).intermediate_size(20).initializer_range(0.3).router_logits(true);
-  // Six experts for six tokens: some get none in a micro-batch.
+  // There are six experts for six tokens, so some experts get no token in a micro-batch.
   options.block().experts(ExpertOptions().count(6).size(12).shared_size(8));
   return options;
 }
 
-// The second block has an MLP, and is parallel as the first.
+// Options with two parallel blocks: the first one has experts, the second one an MLP.
 TransformerOptions mixed() {
   TransformerOptions options = small().packed(true);
   options.block()
@@ -148,7 +148,7 @@ TEST(ExpertModel, GivesLogitsOfItsRouters) {
   ASSERT_EQ(outputs.size(), 2u);
   EXPECT_EQ(outputs[0].sizes(), (at::IntArrayRef{3, 5, 23}));
   EXPECT_EQ(outputs[1].sizes(), (at::IntArrayRef{3, 5, 2, 6}));
-  // The same values without router logits, as one tensor.
+  // Without router_logits the model returns one tensor, with the same logits.
   torch::manual_seed(1);
   auto routed = transformer(small());
   torch::manual_seed(1);
@@ -237,7 +237,7 @@ TEST(ExpertModel, MistakesAreNamed) {
 // --- the balance loss
 
 TEST(BalanceLoss, IsTheShareTimesTheProbabilityOfEachExpert) {
-  // Four tokens, two blocks, three experts.
+  // The router logits of four tokens, two blocks and three experts.
   const at::Tensor logits = at::randn({2, 2, 2, 3}, at::kDouble);
   const at::Tensor rows = logits.reshape({-1, 3}), probabilities = rows.softmax(-1);
   at::Tensor want = at::zeros({}, at::kDouble);

@@ -44,12 +44,13 @@ void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& other
   fields.number("attention_dropout", &options.attention_dropout(), 0);
 }
 
-// The field for a size of heads that need not be hidden_size / num_attention_heads.
+// Reads or writes the field for the size of a head, which need not be hidden_size /
+// num_attention_heads.
 void head_size(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 0, /*null=*/0);
 }
 
-// The same field, for classes that do not declare it but look for it.
+// The field `head_dim` for classes of transformers that do not declare it but look for it.
 void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
   // The options that are being read are not checked yet, and may have no heads.
   if (fields.reading() ? fields.has("head_dim")
@@ -83,7 +84,7 @@ void activation(ConfigFields& fields, TransformerOptions& options, const char* n
   value = found->second;
 }
 
-// A single flag for the biases of queries, keys, values and attention's output.
+// Reads or writes the single flag for the biases of queries, keys, values and attention's output.
 void attention_bias(ConfigFields& fields, TransformerOptions& options, bool otherwise = false) {
   BlockOptions& block = options.block();
   fields.flag("attention_bias", &block.qkv_bias(), otherwise);
@@ -98,7 +99,8 @@ int64_t any_window(const BlockOptions& block) {
   return window;
 }
 
-// A window that is used only if a second field says so: 0 if not.
+// Reads or writes a window that is used only if a second field, use_sliding_window, says so.
+// Returns 0 if it is not used.
 int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
                         int64_t otherwise) {
   int64_t window = any_window(options.block());
@@ -136,13 +138,13 @@ void gpt2(ConfigFields& fields, TransformerOptions& options) {
   activation(fields, options, "activation_function", "gelu_new");
   fields.expect("scale_attn_by_inverse_layer_idx", {false});
   fields.expect("reorder_and_upcast_attn", {false});
-  // `n_ctx` was the size of the largest mask; the others told the first scripts what to save and to
-  // compute.
+  // None of these fields changes what is computed. `n_ctx` was the size of the largest mask; the
+  // others told the first scripts what to save and to compute.
   fields.ignore(
       {"n_ctx", "n_special", "predict_special_tokens", "output_past", "gradient_checkpointing"});
 }
 
-// All heads of queries share one head of keys (StarCoder).
+// Reads or writes StarCoder's fields. With multi_query all heads of queries share one head of keys.
 void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   BlockOptions& block = options.block();
   gpt2_sizes(fields, options);
@@ -155,7 +157,7 @@ void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   fields.expect("num_key_value_heads", {options.num_kv_heads()});
   fields.expect("attention_softmax_in_fp32", {true});
   fields.expect("scale_attention_softmax_in_fp32", {true});
-  // Fields for an inference server.
+  // These fields are for an inference server and do not change what is computed.
   fields.ignore({"runner_max_sequence_length", "inference_runner", "validate_runner_input",
                  "pre_allocate_kv_cache", "max_batch_size", "max_sequence_length", "pad_key_length",
                  "n_ctx", "gradient_checkpointing"});
@@ -171,8 +173,8 @@ void llama(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("mlp_bias", &options.block().mlp_bias(), false);
   rotary_fields(fields, options);
   fields.expect("rope_interleaved", {false});
-  // Fields for how products were split in training, for positions in the first conversions, and a
-  // mark.
+  // The first field says how products were split in training, the second is about positions in the
+  // first conversions, and the third only marks the model as a Llama.
   fields.ignore({"pretraining_tp", "max_sequence_length", "is_llama_config"});
 }
 
@@ -208,8 +210,8 @@ void mixtral(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options, rotary);
 }
 
-// Which blocks have experts: the last of every `decoder_sparse_step` blocks, unless it is listed as
-// an exception.
+// Reads or writes which blocks have experts: the last of every `decoder_sparse_step` blocks, unless
+// the block is listed as an exception.
 void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
   const BlockOptions& block = options.block();
   int64_t step = 1;
@@ -235,7 +237,7 @@ void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
 void qwen_expert_fields(ConfigFields& fields, TransformerOptions& options, int64_t count,
                         int64_t per_token, int64_t size) {
   ExpertOptions& experts = options.block().experts();
-  // Version 5 writes Qwen 3's under the other name.
+  // Version 5 of transformers writes the number of Qwen 3's experts under the other name.
   const bool renamed = fields.has("num_local_experts");
   expert_fields(fields, experts, renamed ? "num_local_experts" : "num_experts", count, per_token);
   if (renamed) fields.expect("num_experts", {experts.count()});
@@ -256,7 +258,7 @@ void qwen3_moe(ConfigFields& fields, TransformerOptions& options) {
     if (fields.reading()) kind.window(window);
   }
   rotary_fields(fields, options);
-  // Files have this field, the class does not.
+  // Published files have this field, but the class of transformers does not read it.
   fields.ignore({"max_window_layers"});
 }
 
@@ -275,7 +277,7 @@ void qwen2_moe(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
 }
 
-// Windows in the layers from max_window_layers on.
+// Gives a window to the layers from max_window_layers on.
 void qwen_layers(ConfigFields& fields, TransformerOptions& options) {
   const int64_t window = switched_window(fields, options, 4096);
   int64_t first = options.num_layers();
@@ -355,7 +357,8 @@ void olmo2(ConfigFields& fields, TransformerOptions& options) {
 
 // --- Gemma
 
-// The options of all Gemmas. Their hidden_size need not be a multiple of the number of heads.
+// Sets the options that all Gemmas have. Their hidden_size need not be a multiple of the number of
+// heads.
 void gemma_block(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 256);
   attention_bias(fields, options);
@@ -367,7 +370,7 @@ void gemma(ConfigFields& fields, TransformerOptions& options) {
   sizes(fields, options, {256000, 3072, 24576, 28, 16, 16, 8192, 1e-6, /*tied=*/true},
         NullKvHeads::kRefused);
   gemma_block(fields, options);
-  // The first files have the wrong name of the function that the models were trained with.
+  // The first published files say "gelu", but the models were trained with the tanh form of GELU.
   if (fields.reading() && fields.has("hidden_act") && fields.json()["hidden_act"] == "gelu") {
     fields.ignore({"hidden_act"});
     options.block().activation(Activation::kGeluTanh);
@@ -378,7 +381,7 @@ void gemma(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
 }
 
-// Gemma 2's and 3's: norms on both sides, a scale and caps for the products.
+// What Gemma 2 and 3 have in common: norms on both sides, a scale and caps for the products.
 void later_gemma(ConfigFields& fields, TransformerOptions& options, double attention_cap,
                  double logit_cap) {
   BlockOptions& block = options.block();
@@ -386,13 +389,14 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   activation(fields, options, "hidden_activation", "gelu_pytorch_tanh");
   block.norm_place(NormPlace::kBoth);
   const double scale = block.attention_scale();
-  double scalar = 256;  // what is being read is not checked yet, and may have no heads
+  double scalar = 256;  // options that are being read are unchecked: maybe no heads
   if (!fields.reading()) {
     scalar = scale > 0 ? 1 / (scale * scale) : static_cast<double>(options.size_of_head());
   }
   fields.number("query_pre_attn_scalar", &scalar, 256);
   if (!(scalar > 0)) refuse_config("query_pre_attn_scalar must be positive");
-  // The family's class takes only whole numbers.
+  // transformers' class takes only whole numbers, so a scalar that is whole but for rounding is
+  // written as a whole number.
   const auto rounded = static_cast<int64_t>(std::llround(std::min(scalar, 1e15)));
   if (!fields.reading() && std::abs(scalar - static_cast<double>(rounded)) < 1e-9 * scalar) {
     fields.put("query_pre_attn_scalar", rounded);
@@ -400,7 +404,8 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   if (fields.reading()) block.attention_scale(std::pow(scalar, -0.5));
   fields.number("attn_logit_softcapping", &block.attention_soft_cap(), attention_cap, /*null=*/0);
   fields.number("final_logit_softcapping", &block.logit_soft_cap(), logit_cap, /*null=*/0);
-  // A field that tells version 4 how to keep keys, and an older name of the activation.
+  // The first field tells version 4 how to keep keys; the second is an older name of the
+  // activation.
   fields.ignore({"cache_implementation", "hidden_act"});
 }
 
@@ -451,7 +456,8 @@ void gpt_neox(ConfigFields& fields, TransformerOptions& options) {
   rotary.theta_name = "rotary_emb_base";
   rotary.part_name = "rotary_pct";
   rotary_fields(fields, options, rotary);
-  // A head for other tasks, and a field that version 5 writes and its classes do not read.
+  // The first field is for a head for other tasks. Version 5 writes the second, but its classes do
+  // not read it.
   fields.ignore({"classifier_dropout", "is_decoder"});
 }
 
@@ -473,7 +479,8 @@ void starcoder2(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
   fields.expect("mlp_type", {"default"});
   fields.expect("norm_type", {"layer_norm"});
-  // The trainer's names of `hidden_act` and `norm_epsilon`, and its flags for computing in float32.
+  // These are the trainer's names of `hidden_act` and `norm_epsilon`, and its flags for computing
+  // in float32.
   fields.ignore({"activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32",
                  "scale_attention_softmax_in_fp32", "scale_attn_weights"});
 }
@@ -491,7 +498,7 @@ void stablelm(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options, rotary);
   fields.expect("qk_layernorm", {false});
   fields.expect("use_parallel_residual", {false});
-  // The dropout of the MLP alone.
+  // This is the dropout of the MLP alone, which blocks here do not have.
   fields.expect("hidden_dropout", {0});
 }
 

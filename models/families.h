@@ -16,13 +16,13 @@ namespace gpipe::models::internal {
 struct Family {
   std::string model_type;
   std::string architecture;  // the class in Python's transformers
-  TransformerKind kind;      // of the options that the fields change
+  TransformerKind kind;      // the kind of the options before the fields change them
   // Reads or writes all fields that change what is computed.
   void (*fields)(ConfigFields& fields, TransformerOptions& options);
-  // The order is that of a file that transformers writes. The first is the embedding; the head is
-  // left out, which is "lm_head" in all families.
+  // The names of the weights, in the order of a file that transformers writes. The first is the
+  // embedding. The head is left out, because it is "lm_head" in all families.
   std::vector<WeightName> weights;
-  std::string prefix = "model.";  // of their names; files of a model without its head have none
+  std::string prefix = "model.";  // of the names; absent if the head was not saved
   // Endings of the names of tensors that older versions saved although they are computed.
   std::vector<std::string> computed = {".rotary_emb.inv_freq"};
   std::string old_head = {};  // another name of the head's matrix

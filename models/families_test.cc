@@ -51,7 +51,7 @@ at::Tensor hashes(uint32_t k, int64_t count) {
   return values;
 }
 
-// By the names that the parameters have in files.
+// Tensors by the names that the parameters have in Hugging Face's files.
 using Tensors = std::map<std::string, at::Tensor>;
 
 Tensors saved(const TransformerOptions& options, const torch::nn::Sequential& model) {
@@ -97,7 +97,7 @@ TEST_P(Families, LogitsAndGradientsAreThoseOfTransformers) {
   const auto tokens = static_cast<int64_t>(want.size());
   const at::Tensor ids = at::arange(tokens).mul(7).remainder(29).unsqueeze(0);
   const at::Tensor sums = at::matmul(model->forward(ids)[0], hashes(1000, 29));
-  // Sums of some thirty numbers of order one.
+  // Each sum is over some thirty numbers of order one, in double precision.
   const at::Tensor apart = (sums - at::tensor(want, at::kDouble)).abs().max();
   EXPECT_LE(apart.item<double>(), 1e-12);
   (sums * hashes(2000, tokens)).sum().backward();
@@ -110,7 +110,7 @@ TEST_P(Families, LogitsAndGradientsAreThoseOfTransformers) {
   for (const auto& [name, gradient] : saved(options, model)) {
     sum += gradient.flatten().dot(hashes(k++, gradient.numel())).item<double>();
   }
-  // A thousand numbers of order ten.
+  // The sum is over a thousand numbers of order ten, so the bound is larger than above.
   EXPECT_NEAR(sum, GetParam()["gradient"].get<double>(), 1e-10);
 }
 
@@ -152,7 +152,8 @@ TEST(PublishedConfigs, AreReadOrRefusedWithTheReason) {
       const TransformerOptions options = options_from_config(config.dump());
       ++read;
       EXPECT_TRUE(expected == refused.end());
-      // What is written back says the same, and so does what is written anew.
+      // A config that is read, written and read again gives the same options, whether it is written
+      // anew or on the basis of the text that was read.
       const std::string anew = config_from_options(options, c10::kFloat);
       EXPECT_EQ(config_from_options(options_from_config(anew), c10::kFloat), anew);
       EXPECT_EQ(nlohmann::json::parse(config_from_options(options, std::nullopt, config.dump())),

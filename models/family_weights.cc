@@ -21,7 +21,7 @@ std::vector<WeightName> gated_mlp() {
           {"layers.#.mlp.down_proj", "block#_mlp.down"}};
 }
 
-// The MLP of Qwen, whose blocks with experts may alternate with others.
+// The experts of Qwen. Blocks with experts may alternate with blocks that have an MLP.
 std::vector<WeightName> expert_mlp() {
   return {{"layers.#.mlp.experts.@.gate_proj", "block#_mlp.gate_up", WeightPart::kExpertGate},
           {"layers.#.mlp.experts.@.up_proj", "block#_mlp.gate_up", WeightPart::kExpertUp},
@@ -60,8 +60,9 @@ std::vector<WeightName> around(const std::vector<WeightName>& blocks) {
   return names;
 }
 
-// `attention`: its weights besides those of queries, keys, values and output. Blocks without
-// experts have another `down`, in the same place.
+// `attention`: the attention's weights besides those of queries, keys, values and output. The list
+// also has the MLP of blocks without experts, whose `down` has the same name as the experts'
+// matrix.
 std::vector<WeightName> qwen_expert_weights(const std::vector<WeightName>& attention,
                                             const std::vector<WeightName>& experts,
                                             const std::vector<WeightName>& shared) {

@@ -1,5 +1,5 @@
-// WeightName: which tensor of a published file is which parameter of ours, or a part of it; and the
-// lists of names that families have.
+// WeightName: which tensor of a published file is which parameter of ours, or a part of one. Also
+// the lists of these names that families have.
 #ifndef MODELS_FAMILY_WEIGHTS_H_
 #define MODELS_FAMILY_WEIGHTS_H_
 
@@ -19,7 +19,8 @@ enum class WeightPart : uint8_t {
   kQueries,  // rows of `qkv`
   kKeys,
   kValues,
-  // One expert's part of the matrices of all; "@" in the name stands for the expert's number.
+  // One expert's part of the matrices of all experts. "@" in the name stands for the expert's
+  // number.
   kExpertGate,
   kExpertUp,
   kExpert,
@@ -32,7 +33,8 @@ std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& o
                                     int64_t rows);
 bool is_of_experts(WeightPart part);
 
-// Names of a file and of ours, without ".weight" and ".bias". "#" stands for the number of a block.
+// The names of a tensor in a file and of our parameter, without ".weight" and ".bias". "#" stands
+// for the number of a block.
 struct WeightName {
   std::string theirs, ours;
   WeightPart part = WeightPart::kAll;

@@ -32,7 +32,7 @@ void hash_fill_parameters(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
     if (tensor.is_meta()) {
-      // A parameter on meta is only counted.
+      // A parameter on meta only takes its number `k` and is not filled.
     } else if (tensor.dim() > 1) {
       const int64_t inputs = tensor.numel() / tensor.size(0);
       const double bound = std::sqrt(3 / static_cast<double>(inputs));

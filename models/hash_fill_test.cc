@@ -13,7 +13,8 @@
 namespace gpipe::models {
 namespace {
 
-// The reference numbers' program and experiments/rivals/sides/common.py have the same function.
+// The program that made the reference numbers and experiments/rivals/sides/common.py have the same
+// function, so its values must not change.
 TEST(HashFillTest, HashIsTheOneOfTheOtherPrograms) {
   EXPECT_EQ(hash_value(0, 0), -1.0);
   EXPECT_EQ(hash_value(0, 1000), -0.1999160833656788);

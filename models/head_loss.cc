@@ -21,7 +21,7 @@ struct Wanted {
 
 struct Results {
   at::Tensor loss;    // the mean over `number` targets
-  at::Tensor number;  // of targets that count
+  at::Tensor number;  // how many targets count
   // The gradients of the sum of the losses; undefined where none is wanted. For types below float32
   // they are float32, as the sum is: in float16 the gradients of the mean would be 0 before a
   // scaled loss makes them large.
@@ -34,7 +34,7 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
   const at::ScalarType sums = at::toOpMathType(vectors.scalar_type());
   const int64_t tokens = vectors.size(0), piece = options.tokens_per_piece();
   const at::Tensor ignored = targets.eq(options.ignore_index()).unsqueeze(1);
-  // A target that does not count may be outside the classes.
+  // A target that does not count may be outside the classes, so it is replaced by class 0.
   const at::Tensor classes = targets.unsqueeze(1).masked_fill(ignored, 0);
   Results results;
   results.number = ignored.logical_not().sum().to(sums);
@@ -54,10 +54,10 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
       logits = bent * options.soft_cap();
     }
     const at::Tensor log_sums = logits.logsumexp(1, /*keepdim=*/true);
-    // Filled with 0 rather than multiplied by 0: a loss that does not count may be infinite.
+    // A loss that does not count is filled with 0, not multiplied by 0, because it may be infinite.
     results.loss += (log_sums - logits.gather(1, target)).masked_fill_(skipped, 0).sum();
     if (!wanted.vectors && !wanted.matrix) continue;
-    // The gradient of the logits takes their place.
+    // The gradient of the logits is computed in place of the logits.
     logits.sub_(log_sums).exp_().scatter_add_(
         1, target, at::full({1, 1}, -1, logits.options()).expand_as(target));
     if (slope.defined()) logits.mul_(slope);
@@ -94,7 +94,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     TORCH_CHECK(!torch::GradMode::is_enabled(),
                 "head_cross_entropy has no second derivatives; call backward without create_graph");
     const auto take = [&](size_t input, const char* name) {
-      // A split backward asks for the inputs one after the other.
+      // A split backward asks for the gradients of `vectors` and `matrix` in two calls.
       if (!context->needs_input_grad(input)) return at::Tensor();
       const auto found = context->saved_data.find(name);
       TORCH_CHECK(found != context->saved_data.end(),
@@ -106,7 +106,8 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
       // If no target counts, the loss is NaN and the gradients are zeros, as in LibTorch.
       const at::Tensor factor =
           (gradients[0].to(gradient.scalar_type()) / number).masked_fill_(number.eq(0), 0);
-      // In place, because the matrix's gradient may be larger than all logits of a piece.
+      // The gradient is scaled in place, because the matrix's gradient may be larger than all
+      // logits of a piece.
       return gradient.mul_(factor).to(gradients[0].scalar_type());
     };
     return {take(0, kVectors), take(1, kMatrix), {}, {}, {}};

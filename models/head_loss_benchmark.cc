@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kTokens = 2048, kWords = 50257, kWidth = 768;
 
-// Argument: tokens in a piece; 0: all logits, with LibTorch's cross entropy. `MiB`: the largest
-// memory beside vectors and matrix; the gradients of both are included.
+// The argument is the number of tokens in a piece; 0 means all logits at once, with LibTorch's
+// cross entropy. `MiB` is the largest memory beside vectors and matrix, including the gradients of
+// both.
 void BM_HeadLoss(benchmark::State& state) {
   testing::count_live_memory();
   const int64_t piece = state.range(0);

@@ -70,7 +70,8 @@ void expect_near(const Outcome& have, const Outcome& want, double tolerance) {
 }
 
 TEST(HeadCrossEntropy, IsThatOfAllLogitsUpToRounding) {
-  // Relative to the largest element. bfloat16 has eight bits, and the whole one rounds each logit.
+  // Tolerances are relative to the largest element. The one for bfloat16 is large, because bfloat16
+  // has eight bits and the computation with all logits at once rounds each logit.
   for (const auto& [type, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
            {at::kDouble, 1e-14}, {at::kFloat, 2e-6}, {at::kBFloat16, 0.05}}) {
     const Case test_case({3, 7}, 16, 29, type);
@@ -88,7 +89,7 @@ TEST(HeadCrossEntropy, ASoftCapBendsTheLogits) {
     const Case test_case({3, 7}, 16, 29, type);
     for (const int64_t piece : {4, 1000}) {
       SCOPED_TRACE(::testing::Message() << type << ", pieces of " << piece);
-      // Logits are of order four.
+      // The logits are of order four, so the cap of 3 changes them.
       expect_near(in_pieces(test_case, HeadLossOptions().tokens_per_piece(piece).soft_cap(3)),
                   at_once(test_case, -100, 3), tolerance);
     }
@@ -125,7 +126,8 @@ TEST(HeadCrossEntropy, AScaledLossKeepsSmallGradientsInFloat16) {
   const double scale = 16384;
   (head_cross_entropy(vectors, matrix, targets, HeadLossOptions().tokens_per_piece(16)) * scale)
       .backward();
-  // Each of the other rows: the sum over the tokens of a vector's 0.25 / words, in the mean.
+  // The gradient of a row of the matrix whose word is not a target: the mean over the tokens of a
+  // vector's 0.25 / words.
   const double want = scale * 0.25 / words;
   EXPECT_NEAR(matrix.grad()[words - 1][0].item<double>(), want, 0.01 * want);
 }
@@ -151,7 +153,7 @@ TEST(HeadCrossEntropy, IgnoredTargetsDoNotCount) {
     const Outcome have = in_pieces(test_case, options);
     expect_near(have, at_once(test_case, ignored), 1e-14);
     EXPECT_EQ(have.vectors.select(0, 1).abs().max().item<double>(), 0);
-    // The mean over nothing, as LibTorch's, whose gradients are zeros.
+    // If no target counts, the loss is NaN and the gradients are zeros, as LibTorch's are.
     test_case.targets.fill_(ignored);
     const Outcome nothing = in_pieces(test_case, options), theirs = at_once(test_case, ignored);
     for (const Outcome& outcome : {nothing, theirs}) {
@@ -263,7 +265,7 @@ TEST(HeadCrossEntropy, HoldsTheLogitsOfOnePiece) {
   });
   const int64_t logits = tokens * words * 4, gradients = (tokens + words) * width * 4;
   EXPECT_GE(whole, 2 * logits);
-  // A piece's logits, what is made of them in one operation, and the gradients.
+  // Room for a piece's logits, for the results of one operation on them, and for the gradients.
   EXPECT_LE(pieces, 3 * logits / (tokens / piece) + gradients + 100'000);
 }
 
@@ -301,7 +303,7 @@ TEST(HeadLoss, TrainsAsTheModelWithLogits) {
     const at::Tensor have = loss({vectors}, {next});
     want.backward();
     have.backward();
-    EXPECT_NEAR(have.item<double>(), want.item<double>(), 1e-6);  // of about 3, in float32
+    EXPECT_NEAR(have.item<double>(), want.item<double>(), 1e-6);  // the loss is about 3, in float32
     const auto expected = whole->named_parameters();
     ASSERT_EQ(model->named_parameters().keys(), expected.keys());
     for (const auto& parameter : model->named_parameters()) {

@@ -46,13 +46,13 @@ using internal::Family;
 using internal::WeightName;
 using internal::WeightPart;
 
-// A file's tensor as a part of a parameter.
+// The part of a parameter that a tensor of a file holds.
 struct Part {
-  std::string name;   // in the file
+  std::string name;   // the tensor's name in the file
   at::Tensor values;  // a view of the parameter, of the file's shape
 };
 
-// The parameters of a module of these options, by the names that transformer() gives them.
+// The parameters of a module that transformer() makes of these options, by their names.
 class Parameters {
  public:
   Parameters(const TransformerOptions& options, const torch::nn::Module& model) {
@@ -96,14 +96,15 @@ class Parameters {
   std::map<std::string, at::Tensor> values_, left_;
 };
 
-// `expert`: the number of the expert, for the parts that are of one.
+// Returns the part of our parameter that a file's tensor holds. `expert`: the number of the expert,
+// for parts that belong to a single expert.
 at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const TransformerOptions& options,
                    int64_t expert = 0) {
   switch (part) {
     case WeightPart::kAll:
       return parameter;
     case WeightPart::kTransposed:
-      return parameter.t();  // leaves a bias as it is
+      return parameter.t();  // t() leaves a bias as it is
     case WeightPart::kQueries:
     case WeightPart::kKeys:
     case WeightPart::kValues: {
@@ -142,7 +143,8 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
                       ours = absl::StrReplaceAll(name.ours, {{"#", block}});
     for (const char* end : {".weight", ".bias"}) {
       const at::Tensor parameter = parameters.take(ours + end);
-      // A block without experts has another matrix under the same name.
+      // A block without experts has a two-dimensional matrix under the name that is the experts'
+      // matrix in other blocks, so a name of the other kind is skipped.
       if (!parameter.defined() || (parameter.dim() == 3) != internal::is_of_experts(name.part))
         continue;
       const bool each = theirs.find('@') != std::string::npos;
@@ -176,13 +178,34 @@ std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file.is_open()) text << file.rdbuf();
-  // The state of `text` does not tell a failed read: an empty file sets its failbit, too.
+  // The state of `text` does not tell whether the read failed, because an empty file sets its
+  // failbit, too.
   if (!file.is_open() || file.bad() || fs::is_directory(path)) {
     const int error = errno;
     throw std::runtime_error("cannot read " + path.string() +
                              (error != 0 ? ": " + std::generic_category().message(error) : ""));
   }
   return text.str();
+}
+
+// What a folder without safetensors files has instead, as the end of a message.
+std::string instead_of_weights(const fs::path& folder) {
+  static const std::set<std::string> kOther = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
+  if (fs::exists(folder / "adapter_config.json")) {
+    return "; it is the folder of an adapter: read the one of its base, then load_lora this "
+           "(models/lora.h)";
+  }
+  std::set<std::string> found;
+  std::error_code error;  // the folder may not exist
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (kOther.count(entry.path().extension().string()) > 0) {
+      found.insert(entry.path().filename().string());
+    }
+  }
+  if (found.empty()) return "";
+  return "; " + *found.begin() +
+         " is of another format: read it with Python's transformers, whose save_pretrained writes "
+         "what is read here";
 }
 
 // The folder's tensors, from one file or several.
@@ -195,7 +218,7 @@ class Weights {
     }
     if (!fs::exists(folder / kIndex)) {
       throw std::runtime_error("there is neither " + std::string(kFile) + " nor " + kIndex +
-                               " in " + folder.string());
+                               " in " + folder.string() + instead_of_weights(folder));
     }
     read_index(folder);
   }
@@ -225,8 +248,11 @@ class Weights {
     const std::string path = (folder / kIndex).string();
     const Json json = Json::parse(text_of(path), nullptr, /*allow_exceptions=*/false);
     const Json map = json.is_object() && json.contains("weight_map") ? json["weight_map"] : Json();
-    if (!map.is_object()) throw std::runtime_error(path + " has no weight_map");
-    std::map<std::string, std::string> file_of;  // of each tensor
+    if (!map.is_object()) {
+      throw std::runtime_error(path +
+                               " has no weight_map, so it is not an index of Hugging Face's");
+    }
+    std::map<std::string, std::string> file_of;  // by the tensor's name
     for (const auto& [name, value] : map.items()) {
       const std::string file = value.is_string() ? value.get<std::string>() : "";
       // Refuses files outside the folder.
@@ -243,7 +269,8 @@ class Weights {
     for (const auto& [name, file] : file_of) {
       const auto found = tensors_.find(name);
       if (found == tensors_.end() || fs::path(found->second->path()).filename() != file) {
-        throw std::runtime_error(path + ": tensor '" + name + "' is not in " + file);
+        throw std::runtime_error(path + " says that tensor '" + name + "' is in " + file +
+                                 ", where it is not");
       }
     }
   }
@@ -256,14 +283,14 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Whether older versions saved this although it is computed: triangular masks and rotary
-// frequencies.
+// Whether the tensor is one that older versions saved although it is computed: a triangular mask or
+// rotary frequencies.
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
                      [&](const std::string& end) { return ends_with(name, end); });
 }
 
-// Whether all experts are one tensor.
+// Whether the files have all experts in one tensor.
 bool is_fused(const Weights& weights, const Family& family) {
   return !family.fused_weights.empty() &&
          std::any_of(weights.tensors().begin(), weights.tensors().end(), [](const auto& tensor) {
@@ -280,8 +307,8 @@ std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
   return std::make_unique<Weights>(folder);
 }
 
-// The name in the folder for a name of the family, or "". It may lack the first part, or be an
-// older name.
+// The name that the folder has for a name of the family, or "". The folder's name may lack the
+// first part, or be an older one.
 std::string found_name(const Weights& weights, const Family& family, const std::string& name) {
   if (weights.has(name)) return name;
   if (name.rfind(family.prefix, 0) == 0) {
@@ -302,7 +329,7 @@ std::string listed(const std::vector<std::string>& names) {
                                : text;
 }
 
-// Whole numbers are quantized weights: they stand for other values.
+// Throws if the tensor has whole numbers: they are quantized weights, which stand for other values.
 void check_type(const Weights& weights, const std::string& name) {
   const std::string& type = weights.type(name);
   if (at::isFloatingType(safetensors::type_of(type))) return;
@@ -311,7 +338,7 @@ void check_type(const Weights& weights, const std::string& name) {
                            "float32 or bfloat16 (of a quantized model: the weights from before)");
 }
 
-// The names of the parts in this folder. Throws unless the folder has exactly these.
+// The names that the folder has for the parts. Throws unless the folder has exactly these tensors.
 std::vector<std::string> match(const Weights& weights, const TransformerOptions& options,
                                const std::vector<Part>& parts) {
   const Family& family = checked_family(options);
@@ -321,18 +348,24 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
     names.push_back(found_name(weights, family, part.name));
     if (left.erase(names.back()) == 0) missing.push_back(part.name);
   }
-  if (!missing.empty()) {
-    const bool other = missing.size() == parts.size() && !left.empty();
-    throw std::runtime_error(absl::StrCat(
-        "it has no ", listed(missing),
-        other ? absl::StrCat("; its '", left.begin()->first, "' is of another model than the '",
-                             family.model_type, "' of config.json")
-              : ""));
-  }
   std::vector<std::string> surplus;
   for (const auto& [name, file] : left) {
     const bool tied_head = options.tied() && (name == kHead || name == family.old_head);
     if (!is_computed(family, name) && !tied_head) surplus.push_back(name);
+  }
+  if (!missing.empty()) {
+    std::string hint;
+    if (!left.empty() && missing.size() == parts.size()) {
+      hint = absl::StrCat("; its '", left.begin()->first, "' is of another model than the '",
+                          family.model_type, "' of config.json");
+    } else if (!surplus.empty()) {
+      hint = absl::StrCat("; it has ", listed(surplus), ", of which the model knows nothing: is ",
+                          "config.json that of another model?");
+    } else if (missing == std::vector<std::string>{kHead}) {
+      hint =
+          "; if the head multiplies with the embedding's matrix, set tie_word_embeddings to true";
+    }
+    throw std::runtime_error(absl::StrCat("it has no ", listed(missing), hint));
   }
   if (!surplus.empty()) {
     throw std::runtime_error("it has " + listed(surplus) + ", of which the model knows nothing");
@@ -341,11 +374,11 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
     const at::IntArrayRef shape(weights.shape(names[i])), wanted = parts[i].values.sizes();
     if (shape == wanted) continue;
     std::ostringstream text;
-    text << "'" << names[i] << "' is " << shape << ", config.json asks for " << wanted;
-    // The embedding, the first part, and the head have a row for each word.
+    text << "'" << names[i] << "' is " << shape << ", the options (config.json) ask for " << wanted;
+    // The embedding, which is the first part, and the head have a row for each word.
     const bool words = i == 0 || parts[i].name == kHead;
-    if (words && shape.size() == 2 && shape[1] == wanted[1] && shape[0] > wanted[0]) {
-      text << ": if the vocabulary was padded, set vocab_size to " << shape[0];
+    if (words && shape.size() == 2 && shape[1] == wanted[1]) {
+      text << ": to take the file's vocabulary, set vocab_size to " << shape[0];
     }
     throw std::runtime_error(text.str());
   }
@@ -353,7 +386,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
   return names;
 }
 
-// A tied head that was saved all the same must equal the embedding, the first part.
+// If a tied head was saved all the same, it must equal the embedding, which is the first part.
 void check_tied_head(const Weights& weights, const Family& family, const std::string& embedding) {
   const std::string head = found_name(weights, family, kHead);
   if (head.empty()) return;
@@ -450,7 +483,8 @@ std::vector<std::pair<std::string, std::string>> texts_of(const std::string& fol
     const std::string name = entry.path().filename().string();
     const bool text = kEnds.count(entry.path().extension().string()) > 0 ||
                       name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0;
-    // Beside a config of adapters, transformers would look for their weights.
+    // adapter_config.json is not copied, because beside it transformers would look for the
+    // adapters' weights.
     const bool replaced =
         name == kConfig || name == "adapter_config.json" || ends_with(name, ".index.json");
     if (!text || replaced || !entry.is_regular_file()) continue;
@@ -473,6 +507,10 @@ void check_no_folders(const fs::path& place, std::vector<std::string> names) {
 
 TransformerOptions read_config(const std::string& folder) {
   const fs::path path = fs::path(folder) / kConfig;
+  if (!fs::exists(path)) {
+    const std::string hint = instead_of_weights(folder);
+    if (!hint.empty()) throw std::runtime_error("there is no " + path.string() + hint);
+  }
   const std::string text = text_of(path);
   try {
     return options_from_config(text);
@@ -491,7 +529,8 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
   for (const Part& part : parts) {
     TORCH_CHECK_VALUE(
         !part.values.is_meta(), "'", part.name,
-        "' is on meta, where values would be lost; build the model without MetaScope");
+        "' is on meta, where values would be lost; build the model without MetaScope, and over "
+        "several processes load the whole model before the pipeline is made of it");
   }
   try {
     const Weights weights(folder);
@@ -516,7 +555,8 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   TORCH_CHECK_VALUE(how.max_file_bytes() > 0, "max_file_bytes must be positive, got ",
                     how.max_file_bytes());
   std::vector<Part> parts = parts_of(options, model, /*fused=*/false);
-  // All checks come first: a save that fails later leaves the folder damaged.
+  // All checks come before anything is written, because a save that fails later leaves the folder
+  // damaged.
   std::vector<at::ScalarType> types;
   {
     const Family& family = checked_family(options);
@@ -531,7 +571,8 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   for (size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor& values = parts[i].values;
     TORCH_CHECK_VALUE(!values.is_meta(), "'", parts[i].name,
-                      "' is on meta and has no values to save");
+                      "' is on meta and has no values to save; over several processes call "
+                      "save_checkpoint in all, then load_weights into the whole model in one");
     TORCH_CHECK_VALUE(values.layout() == at::kStrided, "'", parts[i].name, "' must be dense, got ",
                       values.layout());
     const auto size = values.numel() * static_cast<int64_t>(c10::elementSize(types[i]));
@@ -570,7 +611,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   for (const auto& [name, text] : others) {
     command::write_file_atomically((place / name).string(), text);
   }
-  // The config is written last: so a new folder with a config has its weights.
+  // The config is written last, so that a new folder that has a config has its weights, too.
   command::write_file_atomically((place / kConfig).string(), config);
   for (const std::string& name : left_over) fs::remove(place / name);
 }

@@ -23,7 +23,7 @@ using internal::ConfigFields;
 using internal::Family;
 using internal::refuse_config;
 
-// Fields of any family that change nothing that is computed.
+// Fields that any family may have and that do not change what is computed.
 struct Harmless {
   const char* reason;
   std::vector<const char*> names;
@@ -101,6 +101,11 @@ const Family& family_of_config(ConfigFields& fields) {
     if (!fields.has(name)) continue;
     refuse_config(absl::StrCat("the model_type '", type, "' is a mixture of experts (", name,
                                "), which is not computed here"));
+  }
+  if (fields.has("text_config")) {
+    refuse_config(absl::StrCat(
+        "the model_type '", type, "' takes more than text (it has a text_config), which is not ",
+        "computed here; save its language model alone with Python's transformers"));
   }
   refuse_config(absl::StrCat(
       "model_type must be ", internal::family_names(), ", got '", type, "'",
@@ -191,7 +196,8 @@ Lines described(const TransformerOptions& options) {
       {"qkv_bias", text(block.qkv_bias())},
       {"output_bias", text(block.output_bias())},
       {"qkv_by_head", text(block.qkv_by_head())},
-      // Fields give the scale by another number, whose root may round.
+      // A config gives the scale as another number, whose root is taken and may round, so only 12
+      // digits are compared.
       {"attention_scale", absl::StrFormat("%.12g", block.attention_scale() > 0
                                                        ? block.attention_scale()
                                                        : std::pow(options.size_of_head(), -0.5))},
@@ -271,8 +277,8 @@ Json json_from_options(const TransformerOptions& options, c10::ScalarType type) 
   fields.put("architectures", Json::array({family->architecture}));
   fields.put("dtype", type_text(type));
   fields.put("model_type", family->model_type);
-  // The class's default may be beyond the vocabulary, and the row of that token would get no
-  // gradients.
+  // Without this field transformers takes the class's default, which may be beyond the vocabulary,
+  // and the row of that token would get no gradients.
   fields.put("pad_token_id", nullptr);
   TransformerOptions sized = options;
   sized.num_kv_heads(options.kv_heads())
@@ -318,14 +324,14 @@ std::string config_from_options(const TransformerOptions& options,
   const Read old = read(json);
   if (old.options.family_name() != options.family_name() ||
       described(old.options) != described(options)) {
-    // Fields that this package knows are written anew.
+    // The text's fields that this package knows are replaced by the new ones.
     for (const std::string& name : old.used) json.erase(name);
     for (const auto& [name, value] : own.items()) {
       if (name != "dtype" && name != "pad_token_id") json[name] = value;
     }
   }
   if (type.has_value()) {
-    // Version 4's name and version 5's; a text may have both.
+    // Version 4 of transformers calls the field torch_dtype, version 5 dtype. A text may have both.
     const bool old_name = json.contains("torch_dtype");
     if (old_name) json["torch_dtype"] = own["dtype"];
     if (!old_name || json.contains("dtype")) json["dtype"] = own["dtype"];

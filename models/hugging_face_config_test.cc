@@ -83,7 +83,7 @@ TEST(HuggingFaceConfig, EveryFieldIsTaken) {
   EXPECT_EQ(llama.norm_epsilon(), 0.25);
   EXPECT_EQ(llama.initializer_range(), 0.5);
   EXPECT_EQ(llama.attention_dropout(), 0.1);
-  EXPECT_EQ(llama.rope_theta(), 500);  // version 4's form
+  EXPECT_EQ(llama.rope_theta(), 500);  // the form of version 4
   EXPECT_EQ(options_from_config(R"({"model_type": "llama",
                 "rope_parameters": {"rope_type": "default", "rope_theta": 7.5}})")
                 .rope_theta(),
@@ -113,7 +113,7 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadAgain) {
 
 struct Mistake {
   std::string fields;
-  std::string part;  // of the message
+  std::string part;  // of the error's message
 };
 
 void expect_refused(const std::string& text, const std::string& part) {
@@ -143,6 +143,8 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
                  "mlp_only_layers must be a list, got 3");
   expect_refused(R"({"model_type": "phi-msft", "auto_map": {}})",
                  "got 'phi-msft', which is a class of the folder's own (auto_map)");
+  expect_refused(R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})",
+                 "the model_type 'gemma3' takes more than text (it has a text_config)");
   expect_refused(R"({"model_type": 7})", "model_type must be a text, got 7");
   for (const Mistake& mistake : std::vector<Mistake>{
            {R"("activation_function": "tanh")",
@@ -232,7 +234,7 @@ TEST(HuggingFaceConfig, GemmaWithTheDefaultScaleIsSaved) {
     const std::string written = config_from_options(options, c10::kFloat);
     EXPECT_EQ(nlohmann::json::parse(written)["query_pre_attn_scalar"], 24);
     EXPECT_DOUBLE_EQ(options_from_config(written).block().attention_scale(), std::pow(24, -0.5));
-    // A scale that is not 1 over the root of a whole number is written, too.
+    // The config has 1 / scale^2. A scale for which that is not a whole number is written, too.
     options.block().attention_scale(0.3);
     EXPECT_NEAR(
         options_from_config(config_from_options(options, c10::kFloat)).block().attention_scale(),
@@ -252,7 +254,8 @@ TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
   }
   EXPECT_EQ(windows, (std::vector<int64_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
   EXPECT_EQ(bases, (std::vector<double>{1e4, 1e4, 1e4, 1e4, 1e4, 1e6, 1e4}));
-  // Absent and null are not the same.
+  // If sliding_window is absent, the window is the family's default; if it is null, there is no
+  // window.
   EXPECT_EQ(options_from_config(R"({"model_type": "mistral"})").block().kind_of(0).window(), 4096);
   EXPECT_EQ(options_from_config(R"({"model_type": "mistral", "sliding_window": null})")
                 .block()
@@ -266,7 +269,7 @@ TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
   }
 }
 
-// The size of heads is a quotient by the number of heads.
+// A config without heads is refused before the size of a head is computed, which would divide by 0.
 TEST(HuggingFaceConfig, NoHeadsAreRefused) {
   for (const std::string type : {"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2",
                                  "gemma", "gemma2", "gemma3_text", "starcoder2", "stablelm"}) {
@@ -327,13 +330,14 @@ TEST(HuggingFaceConfig, WhatWasReadIsWrittenBack) {
   const TransformerOptions options = options_from_config(source);
   const auto json = nlohmann::json::parse(source);
   EXPECT_EQ(nlohmann::json::parse(config_from_options(options, std::nullopt, source)), json);
-  // The text has both names of the type.
+  // If the text has both names of the type, both are set.
   auto both = json;
   both["dtype"] = "bfloat16";
   const auto typed = nlohmann::json::parse(config_from_options(options, c10::kFloat, both.dump()));
   EXPECT_EQ(typed["dtype"], "float32");
   EXPECT_EQ(typed["torch_dtype"], "float32");
-  // With another type and another model, the fields that do not depend on them stay.
+  // If the text is written for another type and another model, the fields that do not depend on
+  // these stay.
   auto want = json;
   want["torch_dtype"] = "float32";
   EXPECT_EQ(nlohmann::json::parse(config_from_options(options, c10::kFloat, source)), want);

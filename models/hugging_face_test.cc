@@ -42,8 +42,8 @@ std::string golden_folder(const std::string& name) {
   return "models/testdata/transformers/" + name;
 }
 
-// A new folder. (LibTorch 2.11 brings a std::filesystem::remove_all that crashes on folders with
-// files.)
+// Makes a new folder. It is not deleted, because LibTorch 2.11 brings a std::filesystem::remove_all
+// that crashes on folders with files.
 fs::path scratch() {
   static int count = 0;
   const fs::path path = fs::path(::testing::TempDir()) / ("folder" + std::to_string(count++));
@@ -133,7 +133,7 @@ TEST_P(Golden, OutputsAndGradientsAreThoseOfTransformers) {
 TEST_P(Golden, WritesTheFilesThatTransformersWrote) {
   const std::string folder = golden_folder(GetParam());
   const fs::path written = scratch();
-  // The script asked for this.
+  // make_golden.py asked transformers for files of at most four kilobytes for some of the models.
   const bool sharded = fs::exists(folder + "/model.safetensors.index.json");
   save_hugging_face(written, read_config(folder), *loaded(folder),
                     sharded ? 4000 : int64_t{5'000'000'000});
@@ -205,7 +205,7 @@ TEST(HuggingFace, ValuesAreConvertedToTheModelsType) {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// A copy of a golden folder in one file, with other tensors.
+// Makes a copy of a golden folder, with changed tensors and all of them in one file.
 fs::path changed(const std::string& name, const std::function<void(Tensors&)>& change) {
   const fs::path folder = scratch();
   save_hugging_face(folder, read_config(golden_folder(name)), *loaded(golden_folder(name)));
@@ -220,7 +220,8 @@ fs::path changed(const std::string& name, const std::function<void(Tensors&)>& c
 }
 
 TEST(HuggingFace, NamesOfOlderFilesAreUnderstood) {
-  // Reads a file without the prefix, with masks, and with the tied head.
+  // A file whose names lack the prefix, and which has masks and the tied head's matrix, gives the
+  // same parameters.
   const fs::path folder = changed("gpt2", [](Tensors& tensors) {
     Tensors bare;
     for (const auto& [name, tensor] : tensors)
@@ -261,23 +262,34 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
            {"gpt2", [](Tensors& t) { t.erase("transformer.ln_f.bias"); },
             "it has no 'transformer.ln_f.bias'"},
            {"gpt2_untied", [](Tensors& t) { t.erase("lm_head.weight"); },
-            "it has no 'lm_head.weight'"},
+            "it has no 'lm_head.weight'; if the head multiplies with the embedding's matrix, set "
+            "tie_word_embeddings to true"},
+           {"llama",
+            [](Tensors& t) {
+              t["model.layers.0.self_attn.qkv_proj.weight"] = at::ones({16, 8});
+              t.erase("model.layers.0.self_attn.q_proj.weight");
+            },
+            "it has no 'model.layers.0.self_attn.q_proj.weight'; it has "
+            "'model.layers.0.self_attn.qkv_proj.weight', of which the model knows nothing: is "
+            "config.json that of another model?"},
            {"gpt2", [](Tensors& t) { t.clear(); }, "and 25 more"},
            {"gpt2", [](Tensors& t) { t["transformer.h.2.ln_1.bias"] = at::ones({8}); },
             "it has 'transformer.h.2.ln_1.bias', of which the model knows nothing"},
            {"llama", [](Tensors& t) { t["model.layers.0.self_attn.q_proj.bias"] = at::ones({8}); },
             "it has 'model.layers.0.self_attn.q_proj.bias'"},
-           // A matrix that is not transposed, as Conv1D has it.
+           // GPT-2's Conv1D has its matrices transposed. This file's matrix is not.
            {"gpt2",
             [](Tensors& t) {
               t["transformer.h.1.mlp.c_fc.weight"] = at::ones({32, 8});
             },
-            "'transformer.h.1.mlp.c_fc.weight' is [32, 8], config.json asks for [8, 32]"},
+            "'transformer.h.1.mlp.c_fc.weight' is [32, 8], the options (config.json) ask for "
+            "[8, 32]"},
            {"llama",
             [](Tensors& t) {
               t["model.layers.0.self_attn.k_proj.weight"] = at::ones({8, 8});
             },
-            "'model.layers.0.self_attn.k_proj.weight' is [8, 8], config.json asks for [4, 8]"},
+            "'model.layers.0.self_attn.k_proj.weight' is [8, 8], the options (config.json) ask for "
+            "[4, 8]"},
            {"llama_tied",
             [](Tensors& t) {
               t["lm_head.weight"] = at::ones({13, 8});
@@ -317,7 +329,8 @@ TEST(HuggingFace, OtherThanFloatingPointIsNotTakenForWeights) {
   for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
     loaded(changed("llama", [&](Tensors& t) { t[name] = t[name].to(type); }));
   }
-  // The matrix of a saved head is not converted before it is compared.
+  // The saved matrix of a tied head is compared without a conversion, so a matrix of another type
+  // is refused.
   const fs::path folder = changed("llama_tied", [](Tensors& t) {
     t["lm_head.weight"] = t["model.embed_tokens.weight"].to(at::kDouble);
   });
@@ -331,8 +344,13 @@ TEST(HuggingFace, APaddedVocabularyAndAnotherModelAreSaid) {
   });
   expect_refused([&] { loaded(padded); },
                  "'" + name +
-                     "' is [16, 8], config.json asks for [13, 8]: if the vocabulary was "
-                     "padded, set vocab_size to 16");
+                     "' is [16, 8], the options (config.json) ask for [13, 8]: to take the file's "
+                     "vocabulary, set vocab_size to 16");
+  const fs::path cut =
+      changed("llama_tied", [&](Tensors& t) { t[name] = t[name].slice(0, 0, 11); });
+  expect_refused([&] { loaded(cut); },
+                 "ask for [13, 8]: to take the file's vocabulary, set "
+                 "vocab_size to 11");
   const fs::path other = scratch();
   const TransformerOptions llama = read_config(golden_folder("llama"));
   save_hugging_face(other, llama, *transformer(llama));
@@ -345,7 +363,7 @@ TEST(HuggingFace, APaddedVocabularyAndAnotherModelAreSaid) {
 // --- written back
 
 TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
-  // A model of bfloat16, with fields and files that this package has no use for.
+  // The folder has a model of bfloat16, and fields and files that this package has no use for.
   const fs::path folder = scratch(), written = scratch();
   const TransformerOptions options = read_config(golden_folder("llama"));
   auto half = loaded(golden_folder("llama"));
@@ -362,7 +380,7 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
       {"LICENSE", "free"}};
   for (const auto& [name, text] : texts) std::ofstream(folder / name) << text;
   std::ofstream(folder / "pytorch_model.bin") << "other weights";
-  std::ofstream(folder / "adapter_config.json") << "{}";  // of adapters that are not written
+  std::ofstream(folder / "adapter_config.json") << "{}";  // of adapters, which are not written
 
   auto model = transformer(options);  // in float32
   load_hugging_face(folder, options, *model);
@@ -376,7 +394,8 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
   EXPECT_FALSE(fs::exists(written / "pytorch_model.bin"));
   EXPECT_FALSE(fs::exists(written / "adapter_config.json"));
   EXPECT_EQ(contents(written / "model.safetensors"), contents(folder / "model.safetensors"));
-  // In another type, and with other options: the fields that do not depend on them stay.
+  // If the model is saved in another type or with other options, the fields that do not depend on
+  // them stay as in the source.
   auto want = config;
   want["dtype"] = "float32";
   EXPECT_EQ(save(SaveHuggingFaceOptions(source).type(at::kFloat), options), want);
@@ -387,7 +406,7 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
   EXPECT_EQ(other["attention_dropout"], 0.5);
   EXPECT_EQ(other["eos_token_id"], config["eos_token_id"]);
   EXPECT_EQ(other["dtype"], "bfloat16");
-  // Writes into the folder itself.
+  // A model may be saved into the folder that is its source.
   save_hugging_face(folder, options, *model, source);
   EXPECT_THAT(loaded(folder)->parameters(), EqualsBitwise(model->parameters()));
   EXPECT_EQ(nlohmann::json::parse(contents(folder / "config.json")), config);
@@ -432,7 +451,8 @@ TEST(HuggingFace, DamagedFoldersAreRefused) {
   expect_refused(with(replaced("../" + second)), "must be a name in the folder");
   expect_refused(with(replaced("..")), "must be a name in the folder");
   expect_refused(with(replaced("another.safetensors")), "No such file");
-  expect_refused(with(replaced("model-00001-of-00002.safetensors")), "is not in model-00001");
+  expect_refused(with(replaced("model-00001-of-00002.safetensors")),
+                 "is in model-00001-of-00002.safetensors, where it is not");
   with(index);
   fs::copy_file(folder / second, folder / "again.safetensors");
   expect_refused(with(R"({"weight_map": {"a": "again.safetensors", "b": ")" + second + "\"}}"),
@@ -442,9 +462,15 @@ TEST(HuggingFace, DamagedFoldersAreRefused) {
   expect_refused([&] { loaded(folder); }, second);
   fs::remove(folder / "model.safetensors.index.json");
   expect_refused([&] { loaded(folder); }, "there is neither model.safetensors nor");
+  std::ofstream(folder / "pytorch_model.bin") << "x";
+  expect_refused([&] { loaded(folder); }, "; pytorch_model.bin is of another format: read it with");
+  std::ofstream(folder / "adapter_config.json") << "{}";
+  expect_refused([&] { loaded(folder); }, "; it is the folder of an adapter: read the one of");
+  fs::remove(folder / "config.json");
+  expect_refused([&] { loaded(folder); }, "config.json; it is the folder of an adapter: read the");
 }
 
-// For its life root has no more rights than others.
+// While this object lives, a process of root has no more rights than others.
 class Nobody {
  public:
   Nobody() : before_(geteuid()) { has_no_rights = before_ != 0 || seteuid(65534) == 0; }
@@ -455,7 +481,7 @@ class Nobody {
   uid_t before_;
 };
 
-// A folder of its own with the files of the golden Llama.
+// Makes a new folder with the files of the golden Llama.
 fs::path copy_of_llama() {
   const fs::path folder = scratch();
   for (const auto& entry : fs::directory_iterator(golden_folder("llama"))) {
@@ -553,7 +579,7 @@ TEST(HuggingFace, AFolderWithoutWeightsGetsNoConfig) {
   EXPECT_FALSE(fs::exists(folder / "config.json"));
 }
 
-// The contents of all its files by their names.
+// The contents of all files of a folder by their names.
 std::map<std::string, std::string> snapshot(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -572,7 +598,7 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
     return result;
   };
   const fs::path folder = scratch();
-  // Files that the index does not name, or whose names are not those of pieces.
+  // Files that the index does not name, or whose names are not those of pieces, are kept.
   const std::set<std::string> others = {"model-00001-of-00077.safetensors", "notes.safetensors",
                                         "tokenizer.json"};
   for (const std::string& name : others) std::ofstream(folder / name) << "kept";
@@ -587,7 +613,7 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
     for (const auto& [name, content] : files) have.push_back(name);
     EXPECT_EQ(have, names(bytes));
   }
-  // Whatever an index says, only pieces in the folder are removed.
+  // An index cannot make a save remove anything but pieces in the folder.
   const fs::path outside = scratch() / "model-00001-of-00002.safetensors";
   std::ofstream(outside) << "kept";
   nlohmann::json map = {
@@ -609,7 +635,8 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
 
 TEST(HuggingFace, ARefusedSaveChangesNothing) {
   const TransformerOptions options = read_config(golden_folder("llama"));
-  // The refused cases: options, types, and missing values late in the order of the files.
+  // The cases are refused because of options, of types, and of values that are missing late in the
+  // order of the files.
   const auto with_dropout = TransformerOptions(options).residual_dropout(0.1);
   auto mixed = transformer(options);
   mixed->ptr(mixed->size() - 1)->to(at::kDouble);

@@ -24,7 +24,7 @@ KvCache::KvCache(torch::nn::Module& model, int64_t rows, int64_t length)
                     " rows of ", length);
   constexpr int64_t kMostPlaces = int64_t{1} << 40;
   TORCH_CHECK_VALUE(rows <= kMostPlaces / length, "a KvCache of ", rows, " rows of ", length,
-                    " tokens is larger than any memory");
+                    " tokens is larger than any memory; rows times tokens may be at most 2^40");
   bool packed = true;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto attention = std::dynamic_pointer_cast<AttentionLayerImpl>(module)) {
@@ -99,7 +99,8 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
   int64_t seen = 0;
   for (const int64_t row : rows) {
     check_row(row);
-    TORCH_CHECK_VALUE(begins[row] < 0, "row ", row, " of the KvCache is named twice");
+    TORCH_CHECK_VALUE(begins[row] < 0, "row ", row,
+                      " of the KvCache is named twice; name each row once");
     TORCH_CHECK_VALUE(tokens_[row] + tokens <= plan_->length, "row ", row,
                       " of the KvCache is full: it has ", tokens_[row], " of ", plan_->length,
                       " tokens, and gets ", tokens, " more; truncate() it, or make a longer one");
@@ -112,7 +113,7 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
     ends[rows[i]] = tokens_[rows[i]] + lengths[i];
     half[rows[i]] = 1 - half[rows[i]];
   }
-  // Allocated before any count changes: a device may have no memory.
+  // These tensors are allocated before any count changes, because a device may have no memory left.
   const at::Tensor slots =
       (at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens)).to(ids.device());
   const at::Tensor half_on_device =
@@ -140,7 +141,8 @@ int64_t KvCache::tokens(int64_t row) const {
 void KvCache::truncate(int64_t row, int64_t tokens) {
   check_row(row);
   TORCH_CHECK_VALUE(tokens >= 0 && tokens <= tokens_[row], "row ", row, " of the KvCache has ",
-                    tokens_[row], " tokens, and cannot be cut to ", tokens);
+                    tokens_[row], " tokens, and cannot be cut to ", tokens, "; give 0 to ",
+                    tokens_[row]);
   const bool undone = before_[row] >= 0 && tokens <= before_[row];
   const int64_t now = undone ? before_[row] : tokens_[row], kept = window() - 1;
   TORCH_CHECK_VALUE(
@@ -175,7 +177,7 @@ int64_t KvCache::bytes() const {
 
 void KvCache::check_row(int64_t row) const {
   TORCH_CHECK_VALUE(row >= 0 && row < plan_->rows, "there is no row ", row, " in a KvCache of ",
-                    plan_->rows, " rows");
+                    plan_->rows, " rows; rows count from 0");
 }
 
 int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,

@@ -42,7 +42,7 @@ struct CachePlan;
 //
 // Guarantees: after its destruction nothing of it is left in the model. Nothing of it is saved.
 //
-// Thread-safety: none; not while the model runs.
+// Thread-safety: none. No function may be called while the model runs.
 //
 // Throws c10::ValueError for a model that is not of this kind, or has a cache. The model throws it
 // when it is called in training mode, with gradients, or with anything but the last inputs().
@@ -91,12 +91,12 @@ class KvCache {
 
  private:
   void check_row(int64_t row) const;
-  // The shortest window of which a layer keeps no more; 0: there is none.
+  // The shortest window of the layers that keep no more than a window; 0 if there is no such layer.
   int64_t window() const;
 
   std::shared_ptr<internal::CachePlan> plan_;
-  std::vector<int64_t> tokens_;  // [row]
-  std::vector<int64_t> before_;  // [row] the same before its last call; -1: that is undone
+  std::vector<int64_t> tokens_;  // [row] how many tokens it has
+  std::vector<int64_t> before_;  // [row] tokens_ before the row's last call; -1: undone
   // The model's layers. The destructor takes the cache away from them.
   std::vector<std::shared_ptr<internal::AttentionLayerImpl>> layers_;
   std::vector<std::shared_ptr<internal::TokenEmbeddingImpl>> embeddings_;

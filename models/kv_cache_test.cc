@@ -63,7 +63,8 @@ double apart(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-// Logits of order ten. Llama's norms, softmax and angles are computed in float32.
+// How far logits, which are of order ten, may be apart. The bound for Llama is larger, because its
+// norms, softmax and angles are computed in float32.
 double tolerance(const TransformerOptions& options, at::ScalarType type) {
   return type == at::kDouble && options.kind() == TransformerKind::kGPT2 ? 1e-12 : 5e-5;
 }
@@ -74,7 +75,8 @@ std::vector<TransformerOptions> all_options() {
     for (const bool fused : {false, true}) all.push_back(small(kind).fused_attention(fused));
   }
   all.push_back(small(TransformerKind::kLlama).num_kv_heads(1).tied(true));
-  // A layer with a window, rotated otherwise, and one without positions; as in Gemma and SmolLM.
+  // The first layer has a window and other angles, as in Gemma; the second has no positions, as in
+  // SmolLM.
   TransformerOptions mixed = small(TransformerKind::kLlama);
   mixed.block()
       .norm_place(NormPlace::kBoth)
@@ -109,7 +111,8 @@ TEST(KvCache, GivesTheLogitsOfAWholeForward) {
       const at::Tensor want = whole(model, ids);
       ASSERT_GT(want.abs().max().item<double>(), 1);
       const double bound = tolerance(options, type);
-      // Prompts of several tokens, further ones together, then one by one.
+      // The text is given in pieces: a prompt of several tokens and then single ones, pieces of
+      // mixed sizes, or all tokens in one call.
       for (const std::vector<int64_t>& pieces :
            {std::vector<int64_t>{5, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 4, 1, 5}, {12}}) {
         KvCache cache(*model, 3, 12);
@@ -128,7 +131,8 @@ TEST(KvCache, PositionsThatDependOnTheLengthAreThoseOfTheTextSoFar) {
   const at::NoGradGuard no_grad;
   TransformerOptions options = small(TransformerKind::kLlama).max_positions(4);
   const RotaryOptions dynamic = RotaryOptions().kind(RotaryKind::kDynamic).factor(3);
-  // In deeper layers keys come from vectors that were computed when the text was shorter.
+  // The model has one layer, because in deeper layers keys come from vectors that were computed
+  // when the text was shorter.
   options.head_size(6).num_layers(1);
   const RotaryOptions by_length =
       RotaryOptions().kind(RotaryKind::kLongRope).short_factors({1, 1, 1}).long_factors({1, 4, 9});
@@ -141,7 +145,8 @@ TEST(KvCache, PositionsThatDependOnTheLengthAreThoseOfTheTextSoFar) {
       const at::Tensor ids = random_ids(2, 12);
       KvCache cache(*model, 3, 12);
       int64_t begin[] = {0, 0};
-      // Rows of different lengths beside each other, from a short text to a long one.
+      // A call gives the next tokens of rows whose texts have different lengths, and grow from
+      // short to long.
       const auto expect = [&](const std::vector<int64_t>& rows, int64_t tokens) {
         std::vector<at::Tensor> some, want;
         for (const int64_t row : rows) {
@@ -162,7 +167,7 @@ TEST(KvCache, PositionsThatDependOnTheLengthAreThoseOfTheTextSoFar) {
   }
 }
 
-// Two layers with this window and one without.
+// Options with two layers that have this window and one layer without a window.
 TransformerOptions windowed(int64_t window) {
   TransformerOptions options = small(TransformerKind::kLlama).num_layers(3);
   options.block().kinds({LayerKind().window(window), LayerKind()}).kind_of_block({0, 1, 0});
@@ -177,7 +182,7 @@ TEST(KvCache, WindowsKeepNoMoreThanTheySee) {
     auto model = make(options);
     model->to(at::kDouble);
     const at::Tensor ids = random_ids(3, 24), want = whole(model, ids);
-    // Pieces that are longer than the window, and shorter.
+    // Some pieces are longer than the window, others shorter.
     for (const std::vector<int64_t>& pieces :
          {std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
           {7, 2, 1, 1, 6, 1, 4, 2},
@@ -200,7 +205,8 @@ TEST(KvCache, WindowsKeepNoMoreThanTheySee) {
   }
 }
 
-// Both ways draw with the same numbers, and give the same text.
+// Texts drawn with a cache and by whole forwards are the same, because both draw with the same
+// random numbers.
 TEST(KvCache, TextsAreThoseOfWholeForwards) {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t> rows = {0, 1, 2, 3}, lengths = {2, 9, 1, 5};
@@ -213,7 +219,8 @@ TEST(KvCache, TextsAreThoseOfWholeForwards) {
       pipe->to(at::kDouble);
       plain->to(at::kDouble);
       const at::Tensor prompts = random_ids(4, 9);
-      // Of its own, because a pipeline draws from the default one.
+      // The test draws tokens from a generator of its own, because a pipeline draws from the
+      // default one.
       at::Generator generator = at::detail::createCPUGenerator(3);
       const auto choose = [&](const at::Tensor& logits) {  // (rows, 23)
         return sampled ? at::multinomial(logits.div(4).softmax(-1), 1, false, generator)
@@ -261,11 +268,11 @@ TEST(KvCache, WindowsCanBeCutWhereTheyKnowWhatIsBefore) {
         << cache.tokens(0) << ", " << cache.tokens(1);
   };
   expect(3);
-  cache.truncate(0, 1);  // all places are there yet
+  cache.truncate(0, 1);  // the window has not forgotten any place yet
   cache.truncate(1, 2);
   cache.truncate(1, 1);
   expect(1);
-  cache.truncate(1, 1);  // before the last call
+  cache.truncate(1, 1);  // to the number before the last call
   expect(5);
   cache.truncate(0, 2);
   EXPECT_THAT(message_of([&] { cache.truncate(1, 4); }),
@@ -274,7 +281,7 @@ TEST(KvCache, WindowsCanBeCutWhereTheyKnowWhatIsBefore) {
                         "or to 1, as before its last call"));
   EXPECT_EQ(cache.tokens(1), 6);
   expect(3);
-  // A call that was not made is undone, also of several tokens.
+  // truncate() undoes inputs() for a call that was not made, also if it had several tokens.
   (void)cache.inputs(random_ids(2, 5));
   for (const int64_t row : {0, 1}) cache.truncate(row, row == 0 ? 5 : 9);
   expect(4);
@@ -291,7 +298,7 @@ TEST(KvCache, WindowsCanBeCutWhereTheyKnowWhatIsBefore) {
 TEST(KvCache, ThePromptsLogitsHaveTheBitsOfAWholeForward) {
   const at::NoGradGuard no_grad;
   for (const TransformerOptions& options : all_options()) {
-    // Without documents, as those have a mask of their own.
+    // The plain model has no documents, because documents have a mask of their own.
     auto plain = make(TransformerOptions(options).packed(false)), model = make(options);
     const at::Tensor ids = random_ids(3, 7);
     KvCache cache(*model, 3, 12);
@@ -300,7 +307,7 @@ TEST(KvCache, ThePromptsLogitsHaveTheBitsOfAWholeForward) {
   }
 }
 
-// The logits of the same micro-batches, computed one after another.
+// The plain model's logits of the micro-batches of a pipeline, computed one after another.
 at::Tensor by_micro_batches(torch::nn::Sequential& model, const Tensors& inputs, int64_t chunks) {
   std::vector<at::Tensor> logits;
   const int64_t rows = inputs[0].size(0), each = (rows + chunks - 1) / chunks;
@@ -321,7 +328,7 @@ TEST(KvCache, IsThePlainModelBitForBitInPipelines) {
         SCOPED_TRACE(::testing::Message() << to_text(options.kind()) << ", " << balance.size()
                                           << " stages, " << chunks << " chunks");
         auto plain = make(options);
-        // As many threads for each operator as the plain model has.
+        // Each operator of the pipeline has as many threads as in the plain model.
         GPipe pipe(make(options), GPipeOptions(balance).chunks(chunks).cpu_threads_per_stage(
                                       at::get_num_threads()));
         KvCache cache(*pipe, 5, 12), expected(*plain, 5, 12);
@@ -331,7 +338,7 @@ TEST(KvCache, IsThePlainModelBitForBitInPipelines) {
           const at::Tensor want = by_micro_batches(plain, expected.inputs(ids), chunks);
           const Tensors inputs = cache.inputs(ids);
           EXPECT_THAT(pipe->forward(inputs)[0], EqualsBitwise(want));
-          // Once more the same, as an evaluation.
+          // An evaluation of the same tokens gives the same outputs.
           const auto result = pipe->evaluate(
               inputs, {}, [](const Tensors& out, const Tensors&) { return out.at(0).sum(); },
               StepOptions().keep_outputs(true));
@@ -369,8 +376,8 @@ TEST(KvCache, RowsAreTextsOfTheirOwn) {
     expect({0, 2}, 1);
     expect({1, 0, 2}, 2);
     EXPECT_EQ(cache.tokens(1), 8);
-    // Again from its fourth token on, beside others; where windows have forgotten what is before
-    // that, from its last call on.
+    // Row 1 is read again from its fourth token on, beside other rows. If windows have forgotten
+    // the tokens before that, it is read again from its last call on.
     const bool all_places =
         kv_cache_bytes(options, 3, 9) == kv_cache_bytes(without_windows(options), 3, 9);
     cache.truncate(1, all_places ? 3 : 6);
@@ -382,7 +389,7 @@ TEST(KvCache, RowsAreTextsOfTheirOwn) {
   }
 }
 
-// Greedy texts behind prompts of different lengths, in one batch, and each alone.
+// Greedy texts behind prompts of different lengths are the same in one batch as each alone.
 TEST(KvCache, PromptsOfDifferentLengthsGoTogether) {
   const at::NoGradGuard no_grad;
   std::vector<TransformerOptions> all = all_options();
@@ -400,7 +407,7 @@ TEST(KvCache, PromptsOfDifferentLengthsGoTogether) {
       std::vector<int64_t> rows(own.size());
       for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
       at::Tensor logits = pipe->forward(cache.inputs(ids, rows, own))[0];
-      // That of the last token of each.
+      // The logits of the last token of each row.
       logits = logits.take_along_dim(
           (at::tensor(own, at::kLong) - 1).view({-1, 1, 1}).expand({-1, 1, 23}), 1);
       std::vector<at::Tensor> all_logits = {logits};
@@ -453,7 +460,8 @@ TEST_P(KvCacheWithWindow, ANanOfATextThatWasForgottenIsGone) {
   for (const int64_t row : {0, 1}) cache.truncate(row, 0);
   model->forward(cache.inputs(random_ids(1, 5), {0}));
   model->forward(cache.inputs(ids.narrow(1, 0, 2), {1}));
-  // The first row has six places, of which the second one has three.
+  // The call sees six places because of the first row. The second row has only three, and must not
+  // see what was left in the others.
   const at::Tensor logits = model->forward(cache.inputs(ids.narrow(1, 2, 1).expand({2, 1})));
   EXPECT_LE(apart(logits[1], want[0].narrow(0, 2, 1)), 5e-5);
 }
@@ -529,9 +537,9 @@ TEST(KvCache, TheModelRefusesWhatItCannotDo) {
     refuses({ids.slice(1, 1), inputs[1].slice(1, 1)});
     const at::Tensor logits = pipe->forward(inputs)[0];
     const Tensors next = cache.inputs(ids.slice(1, 0, 1));
-    refuses(inputs);  // which were, and are no longer
+    refuses(inputs);  // these were the last inputs() before `next`
     EXPECT_EQ(pipe->forward(next)[0].sizes(), (at::IntArrayRef{2, 1, 23}));
-    // What failed can be done again.
+    // After the failed calls, both rows can be emptied and the text be given again.
     for (const int64_t row : {0, 1}) cache.truncate(row, 0);
     EXPECT_THAT(pipe->forward(cache.inputs(ids))[0], EqualsBitwise(logits));
   }
@@ -545,7 +553,7 @@ TEST(KvCache, TokensThatWereNeverComputedAreNoticed) {
     const at::Tensor ids = random_ids(2, 4);
     const at::Tensor expected = whole(model, ids);
     KvCache cache(*model, 2, 8);
-    (void)cache.inputs(ids);  // and the model is not called
+    (void)cache.inputs(ids);  // the model is not called with these inputs
     EXPECT_THAT(message_of([&] { model->forward(cache.inputs(random_ids(2, 1))); }),
                 HasSubstr("row 0 of the KvCache counts 4 tokens before these, of which the model "
                           "has been given 0: a call failed or was left out; truncate(0, 0)"));
@@ -587,7 +595,7 @@ TEST(KvCache, MistakesAreNamed) {
   says("make it with packed(true)", [&] { KvCache(*plain, 1, 1); });
   torch::nn::Sequential empty;
   says("this one has 0", [&] { KvCache(*empty, 1, 1); });
-  // Rotary places have no end.
+  // With rotary positions a cache may be longer than max_positions.
   auto llama = make(small(TransformerKind::kLlama));
   const at::NoGradGuard no_grad;
   {

@@ -11,7 +11,7 @@
 namespace gpipe::models::internal {
 namespace {
 
-// Whether the slots are those of some rows of the plan's call.
+// Whether the slots belong to rows of the plan's call, and only to those.
 bool of_plan(const CachePlan& plan, const at::Tensor& slots) {
   if (!slots.defined() || slots.dim() != 2 || slots.scalar_type() != at::kLong ||
       slots.size(1) != plan.tokens) {
@@ -79,7 +79,7 @@ void LayerCache::check_complete(const at::Tensor& slots) const {
 
 void LayerCache::allocate(const at::Tensor& keys, const at::Tensor& values) {
   if (!keys_.defined()) {
-    const c10::InferenceMode normal(false);  // tensors that may be changed in any mode later
+    const c10::InferenceMode normal(false);  // so that the tensors may be changed in any mode later
     const bool windowed = keeps_window();
     const std::vector<int64_t> shape = {windowed ? 2 * plan_->rows : plan_->rows, keys.size(1),
                                         windowed ? window_ - 1 : plan_->length, keys.size(3)};
@@ -137,7 +137,7 @@ SeenKeys LayerCache::update_window(const at::Tensor& keys, const at::Tensor& val
   const at::Tensor begins = plan_->places(slots.slice(1, 0, 1));  // (N, 1)
   const at::Tensor added = plan_->lengths(slots) - begins;        // (N, 1): without padding
   SeenKeys seen;
-  // The first columns are empty if all texts are shorter than the window.
+  // If all texts are shorter than the window, the first columns are empty, and are not returned.
   const int64_t empty = std::max<int64_t>(kept - (plan_->seen - plan_->tokens), 0);
   const auto update = [&](at::Tensor& all, const at::Tensor& own) {
     const at::Tensor both = at::cat({all.index_select(0, from), own}, 2);

@@ -1,7 +1,8 @@
 // LayerCache: the keys and values that an attention layer has computed, by row and place.
 //
-// A layer with a window keeps those of the window - 1 tokens before a call, and of those before the
-// next call: so a call can be made once more, or be undone if it failed in some layer.
+// A layer with a window keeps the keys and values of the window - 1 tokens before a call, and of
+// the window - 1 tokens before the next call. So a call can be made once more, or be undone if it
+// failed in some layer.
 //
 // Slots, (N, T), go beside the model's vectors, one for each token: row * length + place, where the
 // row is one of the cache's and places count from the row's first token. So a layer knows the rows
@@ -23,12 +24,12 @@ namespace gpipe::models::internal {
 struct CachePlan {
   int64_t rows = 0;
   int64_t length = 0;           // places of a row
-  int64_t tokens = 0;           // new ones of each row
+  int64_t tokens = 0;           // of each row in this call
   int64_t seen = 0;             // the places up to the last one of any row
   bool nothing_before = false;  // all rows of the call were empty
-  std::vector<int64_t> begins;  // [row] the place of its first token; -1: it is not in the call
-  // [row] the place behind its last token, for rows of the call; the row's slots from there on are
-  // padding.
+  std::vector<int64_t> begins;  // [row] where its tokens of the call begin; -1: not in the call
+  // [row] for rows of the call the place behind the last token. The row's slots from this place on
+  // are padding.
   std::vector<int64_t> ends;
   at::Tensor ends_on_device;  // `ends`, if there is padding; otherwise undefined
   // [row] which half of a layer with a window gets what is kept after the row's last call: 0 or 1.
@@ -40,13 +41,14 @@ struct CachePlan {
   // nothing), in training mode, and if gradients are enabled.
   void check(const at::Tensor& slots, bool training) const;
   at::Tensor places(const at::Tensor& slots) const;
-  // The number of tokens of each of these rows' texts, with those of the call: (N, 1).
+  // The number of tokens of each row's text, including the tokens of the call: (N, 1).
   at::Tensor lengths(const at::Tensor& slots) const;
 };
 
 // Whether a layer with this window, 0 for none, keeps less than a row of `length` places.
 bool keeps_window(int64_t window, int64_t length);
-// How many places of a row it keeps: twice those before a token, or all.
+// How many places of a row such a layer keeps: twice the window - 1 places that a token sees before
+// itself, or all.
 int64_t kept_places(int64_t window, int64_t length);
 
 // The keys and values that tokens may see, (N, kv_heads, S, D), and their places, (N or 1, S).
@@ -87,8 +89,9 @@ class LayerCache {
 
   std::shared_ptr<const CachePlan> plan_;
   int64_t window_;
-  // (rows, kv_heads, length, D); of a window (2 * rows, kv_heads, window - 1, D), both halves one
-  // behind the other, the latest token last, with zeros where a row has fewer tokens
+  // Without a window (rows, kv_heads, length, D). With a window (2 * rows, kv_heads, window - 1,
+  // D): both halves one behind the other, in each the latest token last, and zeros if a row has
+  // fewer tokens.
   at::Tensor keys_, values_;
   std::vector<int64_t> filled_;  // [row] how many places have been computed; empty: none of any row
 };

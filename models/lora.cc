@@ -48,13 +48,13 @@ using Linears = std::vector<std::shared_ptr<AdaptableLinearImpl>>;
 // A layer that a name or a pattern may match.
 struct Candidate {
   std::string name;
-  std::shared_ptr<AdaptableLinearImpl> layer;  // null: it takes no adapter
-  std::string type;                            // of the module without support for adapters
+  std::shared_ptr<AdaptableLinearImpl> layer;  // null: cannot take an adapter
+  std::string type;                            // the type of a module that takes no adapters
   int64_t begin = 0, end = 0;                  // rows
   bool transposed = false;
 };
 
-// Each once, also one that the model has at several places.
+// The adaptable layers of the model. A layer that the model has at several places is listed once.
 Linears linears(const torch::nn::Module& model) {
   Linears found;
   std::set<const AdaptableLinearImpl*> seen;
@@ -65,7 +65,7 @@ Linears linears(const torch::nn::Module& model) {
   return found;
 }
 
-// The candidates by the names of the model's own modules.
+// The candidates, named as the model's own modules.
 std::vector<Candidate> candidates(const torch::nn::Module& model) {
   std::vector<Candidate> found;
   for (const auto& module : model.named_modules("", /*include_self=*/false)) {
@@ -78,7 +78,7 @@ std::vector<Candidate> candidates(const torch::nn::Module& model) {
   return found;
 }
 
-// The candidates by the names of transformers' modules.
+// The candidates, named as the modules of Python's transformers.
 std::vector<Candidate> candidates(const torch::nn::Module& model,
                                   const TransformerOptions& options) {
   check(options);
@@ -138,7 +138,7 @@ bool is_one_of(const std::string& name, const std::vector<std::string>& targets)
                      [&](const std::string& target) { return is_or_ends_with(name, target); });
 }
 
-// Matches candidates with the names or the pattern.
+// Says which candidates the names or the pattern match.
 class Matcher {
  public:
   explicit Matcher(const LoraOptions& lora) : lora_(lora) {
@@ -153,7 +153,8 @@ class Matcher {
 
   bool operator()(const Candidate& candidate) const {
     if (is_one_of(candidate.name, lora_.exclude_modules())) return false;
-    // The compiler's name of the type ends like this.
+    // "all-linear" also matches a torch::nn::Linear, which is refused later: its type's name ends
+    // in "nn::LinearImpl".
     return all_linear()
                ? candidate.layer != nullptr || absl::EndsWith(candidate.type, "nn::LinearImpl")
                : names(candidate.name);
@@ -204,8 +205,8 @@ class Matcher {
   std::optional<std::regex> pattern_;
 };
 
-// The candidates to be adapted. Throws, with nothing changed. `each`: whether each name must match
-// one.
+// The candidates to be adapted. `each`: whether each name must match a candidate. Throws before
+// anything is changed.
 std::vector<Candidate> targets(const std::vector<Candidate>& all, const LoraOptions& lora,
                                bool each) {
   check(lora);
@@ -280,7 +281,7 @@ std::vector<std::string> add(const torch::nn::Module& model, const std::vector<C
 
 // --- files
 
-// A file's tensor and the adapter's parameter.
+// The name of a file's tensor and the adapter's parameter that it holds.
 struct Part {
   std::string name;
   at::Tensor values;
@@ -304,7 +305,7 @@ std::vector<Part> parts_of(const torch::nn::Module& model) {
   throw std::runtime_error(absl::StrCat("cannot use the adapter of ", folder, ": ", reason));
 }
 
-// Whether the value of a field that is not supported here leaves the computation as it is.
+// Whether a field that is not supported here has a value that does not change the computation.
 bool is_nothing(const Json& value) {
   return value.is_null() || value == false || value == "none" || value == "" ||
          ((value.is_array() || value.is_object()) && value.empty());
@@ -315,7 +316,8 @@ void take(Json& fields, const std::string& folder, const char* name, Value* valu
   const Json given = fields.value(name, Json());
   fields.erase(name);
   if (given.is_null()) return;
-  // The library converts between numbers and Booleans, and cuts fractions off.
+  // The JSON library would convert between numbers and Booleans, and cut fractions off, so such
+  // values are refused.
   const bool is_other_number =
       std::is_arithmetic_v<Value> && (given.is_boolean() != std::is_same_v<Value, bool> ||
                                       (std::is_integral_v<Value> && given.is_number_float()));
@@ -356,8 +358,8 @@ LoraOptions options_from(Json fields, const std::string& folder) {
                                 " has changed the base's weights; convert it with peft's "
                                 "path_initial_model_for_weight_conversion"));
   }
-  // Fields about the origin and the initialization of the adapter, and about how to read layers of
-  // other kinds.
+  // These fields do not change what is computed: they are about the origin and the initialization
+  // of the adapter, and about how to read layers of other kinds.
   for (const char* name :
        {"auto_mapping", "base_model_name_or_path", "eva_config", "fan_in_fan_out", "inference_mode",
         "init_lora_weights", "layers_pattern", "loftq_config", "megatron_core", "peft_version",
@@ -381,7 +383,8 @@ LoraOptions load(const std::string& folder, const torch::nn::Module& model,
   for (const Candidate& target : found) {
     TORCH_CHECK_VALUE(
         !target.layer->weight.is_meta(), "'", target.name,
-        "' is on meta, where values would be lost; build the model without MetaScope");
+        "' is on meta, where values would be lost; build the model without MetaScope, and over "
+        "several processes load the whole model before the pipeline is made of it");
     const std::string name = absl::StrCat(kPrefix, target.name);
     const int64_t rows = target.end - target.begin;
     wanted[absl::StrCat(name, ".lora_A.weight")] = {lora.rank(),
@@ -483,7 +486,8 @@ void save_lora(const std::string& folder, const torch::nn::Module& model, const 
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const Part& part : parts) {
     TORCH_CHECK_VALUE(!part.values.is_meta(), "'", part.name,
-                      "' is on meta and has no values to save");
+                      "' is on meta and has no values to save; over several processes call "
+                      "save_checkpoint in all, then load_weights into the whole model in one");
     tensors.emplace_back(part.name, part.values);
   }
   Json alpha = lora.alpha();

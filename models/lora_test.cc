@@ -183,7 +183,7 @@ TEST(Lora, DrawsAndSumsOfAPackedLayerAreThoseOfItsParts) {
   const at::Tensor x = at::randn({2, 3, 16});
   const at::Tensor have = attention->qkv->forward(x);
   const at::Tensor base = at::linear(x, attention->qkv->weight);
-  // The keys have no adapter.
+  // The keys have no adapter, so the adapters leave them as they are.
   EXPECT_THAT(have.slice(-1, 16, 24).contiguous(),
               EqualsBitwise(base.slice(-1, 16, 24).contiguous()));
   for (const auto& [begin, end] : {std::pair(0, 16), std::pair(24, 32)}) {
@@ -298,7 +298,8 @@ TEST(Lora, PatternsAndNamesAreThoseOfPeft) {
   EXPECT_EQ(names(LoraOptions({"all-linear"})).size(), 3 * 7);
 }
 
-// Neither routers nor the matrices of experts are linear layers in Python.
+// In Python neither routers nor the matrices of experts are linear layers, so "all-linear" leaves
+// them out.
 TEST(Lora, AllLinearLayersOfAMixtureOfExpertsAreThoseOfAttention) {
   TransformerOptions options = small(TransformerKind::kLlama).family("mixtral");
   options.block().experts().count(3).per_token(2);
@@ -367,7 +368,8 @@ TEST(LoraFiles, AreReadAsTheyWereWritten) {
   EXPECT_THAT(file.header().tensors.at(c_fc + "lora_magnitude_vector").shape, ElementsAre(64));
   EXPECT_THAT(error_of([&] { save_lora(folder, *model, LoraOptions(lora).rank(4), ""); }),
               HasSubstr("has rank 3"));
-  // Its adapter_config.json would not fit the tensors.
+  // These options leave out "c_fc", which has an adapter: the file adapter_config.json would not
+  // fit the tensors.
   EXPECT_THAT(error_of([&] {
                 save_lora(folder, *model, lora_of({"c_attn", "c_proj"}), "");
               }),
@@ -385,7 +387,7 @@ TEST(Lora, ALayerWithTwoNamesHasOneAdapter) {
   const std::string folder = scratch();
   save_lora(folder, *model, LoraOptions({"all-linear"}).rank(2), "");
   EXPECT_EQ(safetensors::File(folder + "/adapter_model.safetensors").header().tensors.size(), 2);
-  // Either name is that of the layer.
+  // The layer can be named by either of its two names.
   unload_lora(*model);
   EXPECT_THAT(add_lora(*model, LoraOptions({"2"}).rank(2)), ElementsAre("2"));
 }

@@ -119,7 +119,8 @@ void check_count(const Tensors& inputs, size_t least) {
                     " tensors, got ", inputs.size());
 }
 
-// One tensor, twice: the first cell takes it for the outputs of both cells before it.
+// Returns its input twice. The first cell takes the two tensors for the outputs of the two cells
+// before it.
 class TwinImpl : public torch::nn::Cloneable<TwinImpl> {
  public:
   void reset() override {}

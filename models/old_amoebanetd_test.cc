@@ -37,7 +37,7 @@ struct CountCase {
   Counts counts;
 };
 
-// The first five are the published table.
+// The first five rows are those of the published table.
 const CountCase kCounts[] = {
     {{10, 6, 208}, {89745302, 1053, 1047, 236481, 445, 0}},
     {{10, 6, 416}, {358456186, 1053, 1047, 472613, 445, 0}},
@@ -123,8 +123,8 @@ TEST(OldAmoebaNetDTest, TensorsAtTheCutsOfPublishedBalances) {
 }
 
 TEST(OldAmoebaNetDTest, APipelineEqualsThePlainModel) {
-  // Among the cuts: right behind a Twin and a TwinLast, layers that return one tensor twice, behind
-  // an identity, and where nine tensors cross.
+  // Some cuts are right behind a Twin or a TwinLast, which return a tensor twice. Others are behind
+  // an identity, or where nine tensors cross.
   for (const std::vector<int64_t>& balance :
        std::vector<std::vector<int64_t>>{{145}, {4, 141}, {6, 25, 114}, {41, 40, 33, 31}}) {
     testing::expect_pipeline_equals_plain_model([] { return old_amoebanetd(options(10, 1, 8)); },

@@ -34,7 +34,7 @@ void check_pair(const Tensors& inputs) {
                     inputs.size(), " tensors");
 }
 
-// Begins a block: its input, twice.
+// Begins a block: returns the block's input twice.
 class TwinImpl : public torch::nn::Cloneable<TwinImpl> {
  public:
   void reset() override {}
@@ -43,8 +43,8 @@ class TwinImpl : public torch::nn::Cloneable<TwinImpl> {
 };
 TORCH_MODULE(Twin);
 
-// The standard deviation is sqrt(2) times what is usual before a ReLU (He et al., 2015): the
-// network that was measured had it so.
+// A convolution as in the network that torchgpipe measured: the standard deviation of its weights
+// is sqrt(2) times what is usual before a ReLU (He et al., 2015).
 Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
   Conv2d conv(Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
   torch::nn::init::normal_(conv->weight, 0,
@@ -81,7 +81,8 @@ OnFirst bn_on_first(int64_t channels) {
   return OnFirst([=] { return AnyModule(BatchNorm2d(channels)); });
 }
 
-// Ends a block: adds its input, brought to the output's size where the two differ.
+// Ends a block: adds the block's input to its output. If their sizes differ, the input is first
+// brought to the output's size.
 class ResidualImpl : public torch::nn::Cloneable<ResidualImpl> {
  public:
   ResidualImpl(int64_t in, int64_t out, int64_t stride) : in_(in), out_(out), stride_(stride) {

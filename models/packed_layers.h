@@ -19,7 +19,7 @@
 
 namespace gpipe::models::internal {
 
-// A layer with the parameters of `Layer`. The last one gives no documents.
+// A layer with the parameters of `Layer`. The last layer of a model does not return documents.
 template <typename Layer>
 class PackedImpl : public Layer {
  public:
@@ -40,7 +40,8 @@ class PackedImpl : public Layer {
     }
   }
 
-  // The clone() of `Layer` would return a `Layer`, which takes one tensor.
+  // clone() is overridden, because the clone() of `Layer` would return a `Layer`, which takes one
+  // tensor.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<c10::Device>& device = std::nullopt) const override {
     const std::shared_ptr<torch::nn::Module> layer = Layer::clone(device);

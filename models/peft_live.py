@@ -29,7 +29,7 @@ GPT2 = {
     "all": {"target_modules": "all-linear", "r": 3, "exclude_modules": ["h.0.mlp.c_proj"]},
     "dora": {"target_modules": ["c_attn", "c_proj"], "r": 2, "use_dora": True},
 }
-# Logits and gradients are of order one.
+# Logits and gradients are of order one, so the bound is absolute.
 BOUND = 1e-11
 
 program = pathlib.Path(sys.argv[1]).resolve()
@@ -78,7 +78,7 @@ def exchange(kind, name, settings, dtype, work):
     save_file(inputs, work / "inputs.safetensors")
     subprocess.run([program, base, adapter, work / "inputs.safetensors", out], check=True)
 
-    # The adapter that was written is the adapter that was read, and peft can read it.
+    # The program must write the adapter as it was read, and peft must be able to read it.
     expect_same(label + ", written", load_file(out / "adapter" / "adapter_model.safetensors"), theirs)
     back = PeftModel.from_pretrained(read(base, dtype), out / "adapter")
     expect_same(label + ", read again", dict(back.state_dict()), dict(model.state_dict()))

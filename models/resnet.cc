@@ -40,7 +40,8 @@ Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad
   return conv;
 }
 
-// Adds the block's stashed input, brought to the output's size where the two differ.
+// Adds the block's stashed input. If the sizes of input and output differ, the input is first
+// brought to the output's size.
 class ResidualImpl : public torch::nn::Cloneable<ResidualImpl>, public skip::Skippable {
  public:
   ResidualImpl(int64_t in, int64_t out, int64_t stride)

@@ -97,8 +97,8 @@ TEST(ResNetTest, SkipsGoBetweenThePartitionsOfThePublishedBalances) {
 
 TEST(ResNetTest, ConvolutionsAreInitializedForReLU) {
   const auto parameters = resnet(ResNetOptions({1, 1}))->named_parameters();
-  // Fan-out of a 3x3 convolution to 128 channels. Over 147,456 draws the standard deviation is off
-  // by 0.2 %.
+  // The fan-out of a 3x3 convolution to 128 channels is 128 * 9. The standard deviation of 147,456
+  // draws is typically off by 0.2 %, so 2 % are allowed.
   const double expected = std::sqrt(2.0 / (128 * 9));
   EXPECT_NEAR(parameters["layer2_0_conv2.weight"].std().item<double>(), expected, 0.02 * expected);
   const double shortcut = std::sqrt(2.0 / 512);
@@ -113,7 +113,7 @@ TEST(ResNetTest, ShrinksToSmallImages) {
       resnet(ResNetOptions({1, 2}).num_classes(10).base_planes(8).in_channels(1).small_stem(true));
   EXPECT_EQ(model->size(), 3u + 11 * 3 + 3);
   EXPECT_EQ(model->forward(at::rand({2, 1, 28, 28})).sizes(), (at::IntArrayRef{2, 10}));
-  // Nothing before the second group makes the image smaller.
+  // With small_stem no layer before the second group makes the image smaller.
   at::Tensor activation = model->ptr(0)->as<torch::nn::Conv2d>()->forward(at::rand({1, 1, 28, 28}));
   EXPECT_EQ(activation.sizes(), (at::IntArrayRef{1, 8, 28, 28}));
 }

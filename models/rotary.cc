@@ -26,7 +26,8 @@ class Frequencies {
         exponents_(at::arange(0, columns_, 2, at::TensorOptions(at::kFloat).device(device)) /
                    columns_) {}
 
-  // Returns frequencies (C / 2), or with the dimensions of `lengths` before it.
+  // Returns frequencies of shape (C / 2). If they depend on the lengths, the dimensions of
+  // `lengths` come before.
   at::Tensor operator()(const at::Tensor& lengths) const {
     switch (rotary_.kind()) {
       case RotaryKind::kPlain:
@@ -46,13 +47,13 @@ class Frequencies {
   }
 
  private:
-  at::Tensor wavelengths() const { return at::pow(theta_, exponents_); }  // over 2 pi
+  at::Tensor wavelengths() const { return at::pow(theta_, exponents_); }  // divided by 2 pi
   at::Tensor plain() const { return wavelengths().reciprocal(); }
 
   at::Tensor dynamic(const at::Tensor& lengths) const {
     const auto columns = static_cast<double>(columns_);
     const double factor = rotary_.factor();
-    // In float32, because `transformers` has the lengths as a tensor, too.
+    // The stretch is computed in float32, because `transformers` has the lengths as a tensor, too.
     const at::Tensor stretch =
         (lengths.to(at::kFloat) * factor / positions_ - (factor - 1)).pow(columns / (columns - 2));
     const at::Tensor longer = at::pow((theta_ * stretch).unsqueeze(-1), exponents_).reciprocal();
@@ -125,8 +126,9 @@ at::Tensor rotate(const at::Tensor& heads, const Rotation& rotation) {
   const int64_t columns = rotation.cosines.size(-1);
   const bool whole = columns == heads.size(-1);
   const at::Tensor turning = whole ? heads : heads.slice(-1, 0, columns);
-  // Computed before the halves are used: the backward then sums up their gradients first, the sum
-  // lies in memory as in Python's `transformers`, and norms of heads round alike.
+  // This product comes before the halves are used. Then the backward sums up the gradients of the
+  // halves first, the sum lies in memory as in Python's `transformers`, and norms of heads round
+  // alike.
   const at::Tensor kept = turning * rotation.cosines;
   const std::vector<at::Tensor> halves = turning.chunk(2, -1);
   const at::Tensor turned = at::cat({-halves[1], halves[0]}, -1);

@@ -61,7 +61,7 @@ std::vector<double> needed_list(ConfigFields& fields, const std::string& where, 
   return values;
 }
 
-// The factor; if none is given, the quotient of the new and the original length.
+// The field's factor; if it has none, the quotient of the new and the original length.
 double factor_or_growth(ConfigFields& fields, int64_t positions, int64_t original) {
   double factor = 0;
   fields.number("factor", &factor, 0, /*null=*/0);
@@ -120,19 +120,19 @@ struct Rotary {
   RotaryOptions options;
 };
 
-// Reads an object; `theta`, `part` and `positions` are the defaults of its fields. `original`, if
-// not 0, replaces the original length in the object.
+// Reads the object with the rotary fields. `theta`, `part` and `positions` are the defaults of its
+// fields. If `original` is not 0, it replaces the original length in the object.
 Rotary read_rotary(const Json& json, const std::string& where, double theta, double part,
                    int64_t positions, const RotaryDefaults& defaults, int64_t original) {
   ConfigFields fields = ConfigFields::reader(json, absl::StrCat(where, "."));
   std::string name;
-  // The newer name counts if both are there.
+  // If the object has both names, the newer one counts.
   fields.text(fields.has("rope_type") ? "rope_type" : "type", &name, "default");
   fields.ignore({"type"});
   const RotaryKind kind = kind_named(name, where, defaults.as_phi3);
   fields.number("rope_theta", &theta, theta);
   fields.number("partial_rotary_factor", &part, part);
-  // 0 would stand for the model's own.
+  // In RotaryOptions, a theta of 0 would mean TransformerOptions::rope_theta.
   if (!(theta > 0)) {
     refuse_config(absl::StrCat("rope_theta must be a positive number, got ", theta));
   }
@@ -211,7 +211,7 @@ bool same(const LayerKind& a, const LayerKind& b) {
   return a.window() == b.window() && a.rotates() == b.rotates() && a.sparse() == b.sparse();
 }
 
-// Sets the kinds of layers, before their rotary options.
+// Sets the kinds of layers. Their rotary options are set later.
 void set_layers(TransformerOptions& options, const std::vector<LayerKind>& layers) {
   std::vector<LayerKind> kinds;
   std::vector<int64_t> of_block;
@@ -256,7 +256,7 @@ void rotary_fields(ConfigFields& fields, TransformerOptions& options,
       json["partial_rotary_factor"] = rotary.part();
       fields.put(defaults.part_name, rotary.part());
     }
-    // The first is for version 5, the other for version 4.
+    // Version 5 of transformers reads the object, version 4 the separate field of theta.
     fields.put("rope_parameters", json);
     fields.put(defaults.theta_name, options.rope_theta());
     if (rotary.kind() != RotaryKind::kPlain) fields.put("rope_scaling", for_version_4(json));
@@ -343,7 +343,8 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
     return;
   }
   const Json types = fields.take("layer_types");
-  // A number that is far too large is refused by check().
+  // If the number of layers is far too large, check() refuses it later. Until then no list of that
+  // size is made.
   const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
   if (!types.is_null() &&
       (!types.is_array() || static_cast<int64_t>(types.size()) != options.num_layers())) {

@@ -1,4 +1,5 @@
-// The fields of config.json that say how positions are rotated, and how layers differ.
+// rotary_fields: the fields of config.json that say how positions are rotated, and how layers
+// differ.
 #ifndef MODELS_ROTARY_FIELDS_H_
 #define MODELS_ROTARY_FIELDS_H_
 
@@ -28,21 +29,23 @@ struct RotaryDefaults {
 void rotary_fields(ConfigFields& fields, TransformerOptions& options,
                    const RotaryDefaults& defaults = {});
 
-// The fields of Gemma 3: other angles for layers with a window (the second kind).
+// Reads or writes the fields of Gemma 3, in which layers with a window (the second kind) have other
+// angles.
 void two_rotary_fields(ConfigFields& fields, TransformerOptions& options);
 
-// A window for all layers, or null.
+// Reads or writes one window for all layers; null means no window.
 void window_field(ConfigFields& fields, TransformerOptions& options, int64_t otherwise);
 
-// Which layers rotate, in the fields of SmolLM 3. To be called before the functions for windows.
+// Reads or writes which layers rotate, in the fields of SmolLM 3. To be called before the functions
+// for windows.
 void rotating_field(ConfigFields& fields, TransformerOptions& options);
 
 // Sets which blocks have experts. To be called before the functions for windows.
 void sparse_layers(TransformerOptions& options,
                    const std::function<bool(int64_t block)>& is_sparse);
 
-// Kinds for layers without and with the window, under the names of `layer_types`; without that
-// field `has_window` says which have one.
+// Reads or writes `layer_types`, which says for each layer whether it has the window. Without that
+// field `has_window` says so.
 void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_t window,
                        const std::function<bool(int64_t block)>& has_window);
 

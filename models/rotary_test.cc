@@ -38,7 +38,7 @@ TEST(Rotation, TurnsPairsOfHalves) {
       const at::Tensor x = heads.select(2, t).select(2, i), y = heads.select(2, t).select(2, i + 3);
       const at::Tensor want = x * std::cos(angle) - y * std::sin(angle),
                        also = y * std::cos(angle) + x * std::sin(angle);
-      // The angles are computed in float32.
+      // The bound is that of float32, in which the angles are computed.
       EXPECT_LT((turned.select(2, t).select(2, i) - want).abs().max().item<double>(), 2e-6);
       EXPECT_LT((turned.select(2, t).select(2, i + 3) - also).abs().max().item<double>(), 2e-6);
     }

@@ -11,7 +11,7 @@ namespace gpipe::models {
 
 namespace {
 
-// Adds a layer, as it is or for packed documents.
+// Adds a layer: as it is, or, if rows hold several documents, as a PackedImpl.
 template <typename LayerImpl>
 void push(torch::nn::Sequential& model, const std::string& name,
           const std::shared_ptr<LayerImpl>& layer, bool packed) {

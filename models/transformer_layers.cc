@@ -27,8 +27,8 @@ Layer linear(const TransformerOptions& options, int64_t in, int64_t out, bool bi
   return layer;
 }
 
-// The factor for the last matrices before a shortcut: the sum over all these layers is then as
-// large as one term.
+// The factor for the last matrix of each layer with a shortcut. With it, the sum over all these
+// layers is as large as one of them would be without.
 double last_scale(const TransformerOptions& options) {
   return options.block().small_last_matrices()
              ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers()))
@@ -47,7 +47,7 @@ std::string logits_name(const TransformerOptions& options, int64_t block) {
   return options.router_logits() ? "router" + std::to_string(block) : "";
 }
 
-// A list of this skip alone, empty for an empty name.
+// A list of this one skip, or an empty list for an empty name.
 std::vector<std::string> named(const std::string& skip) {
   return skip.empty() ? std::vector<std::string>() : std::vector<std::string>{skip};
 }
@@ -56,6 +56,21 @@ torch::nn::Embedding embedding(const TransformerOptions& options, int64_t rows) 
   torch::nn::Embedding layer(rows, options.hidden_size());
   torch::nn::init::normal_(layer->weight, 0, options.initializer_range());
   return layer;
+}
+
+// Looks up the vectors of the ids. On the CPU an id outside the vocabulary gets a better error,
+// because LibTorch's names neither the id nor the vocabulary. On other devices ids are not looked
+// at, because that would make the caller wait.
+at::Tensor vectors_of(torch::nn::EmbeddingImpl& tokens, const at::Tensor& ids) {
+  try {
+    return tokens.forward(ids);
+  } catch (const c10::IndexError&) {
+    const int64_t words = tokens.weight.size(0);
+    const at::Tensor wrong = ids.masked_select(ids.lt(0).logical_or(ids.ge(words)));
+    if (wrong.numel() == 0) throw;
+    TORCH_CHECK_VALUE(false, "token ids must be from 0 to ", words - 1, " (vocab_size), got ",
+                      wrong[0].item<int64_t>());
+  }
 }
 
 at::Tensor drop(const at::Tensor& input, double probability, bool train) {
@@ -137,7 +152,7 @@ at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& do
       "the tokens' documents must be whole numbers of the token ids' shape ", ids.sizes(), ", got ",
       documents.scalar_type(), " of shape ", documents.sizes());
   if (cache_plan_ != nullptr) cache_plan_->check(documents, is_training());
-  at::Tensor vectors = tokens->forward(ids);
+  at::Tensor vectors = vectors_of(*tokens, ids);
   if (options_.block().scaled_embedding()) {
     const auto root = std::sqrt(static_cast<double>(options_.hidden_size()));
     vectors =
@@ -194,7 +209,7 @@ std::vector<at::Tensor> AttentionLayerImpl::queries_keys_values(const at::Tensor
   if (options_.block().qkv_by_head()) {
     parts = all.unflatten(-1, {heads, 3 * size}).transpose(1, 2).chunk(3, -1);
   } else if (head_norm == HeadNorm::kAllHeads) {
-    // Normed as they lie beside each other.
+    // The norm is over all heads together, so it comes before the heads are separated.
     parts = all.split_with_sizes({heads * size, kv_heads * size, kv_heads * size}, -1);
     parts[0] = normed(query_norm, parts[0]);
     parts[1] = normed(key_norm, parts[1]);
@@ -267,7 +282,8 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
   }
   cache_->check_complete(slots);
   SeenKeys seen = cache_->update(grows ? bare_keys : keys, values, slots);
-  // Has the bits of a model without a cache.
+  // If all rows were empty, attention is computed as without a cache, so the logits have the same
+  // bits.
   if (plan.nothing_before) return causal_attention(queries, keys, values, {}, attention_options());
   if (grows) {
     const at::Tensor all_places = seen.places.expand({places.size(0), -1});
@@ -327,7 +343,7 @@ at::Tensor MlpLayerImpl::forward(const at::Tensor& input) {
   }
   const at::Tensor result =
       drop(normed(post_norm, down->forward(inner)), options_.residual_dropout(), is_training());
-  // The sum has the order of Python's `transformers`.
+  // The sum is in the order of Python's `transformers`, so that it rounds alike.
   return shortcut_.empty() ? input + result : result + input + shortcut;
 }
 

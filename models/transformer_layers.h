@@ -4,8 +4,8 @@
 // a pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
 // between them cost no more than between blocks, and parts half as large balance better.
 //
-// Two kinds of tensors travel beside it, as skips: the input of a parallel block goes to its MLP,
-// and the logits of routers go to the head.
+// Two kinds of tensors travel beside this tensor, as skips: the input of a parallel block goes to
+// its MLP, and the logits of routers go to the head.
 #ifndef MODELS_TRANSFORMER_LAYERS_H_
 #define MODELS_TRANSFORMER_LAYERS_H_
 
@@ -46,7 +46,7 @@ class TokenNormImpl : public torch::nn::Cloneable<TokenNormImpl> {
 
   at::Tensor forward(const at::Tensor& input);
 
-  at::Tensor weight, bias;  // a bias for kLayerNorm alone
+  at::Tensor weight, bias;  // only kLayerNorm has a bias
 
  private:
   NormKind kind_;

@@ -168,7 +168,8 @@ TransformerOptions& TransformerOptions::kind(TransformerKind kind) {
 }
 
 TransformerOptions::TransformerOptions(TransformerKind kind) : kind_(kind) {
-  // A number that is not a kind is refused by check(), which names the option.
+  // If the number is not a kind, block_ stays as it is: check() will refuse the kind and name the
+  // option.
   if (kind == TransformerKind::kGPT2 || kind == TransformerKind::kLlama) block_ = blocks_of(kind);
   if (kind == TransformerKind::kGPT2) {
     vocab_size_ = 50257;

@@ -45,7 +45,7 @@ struct TransformerOptions {
   TORCH_ARG(int64_t, max_positions);
   TORCH_ARG(int64_t, num_layers);   // blocks, at most 1024
   TORCH_ARG(int64_t, hidden_size);  // at most 2^20
-  TORCH_ARG(int64_t, num_heads);    // of queries, at most 4096
+  TORCH_ARG(int64_t, num_heads);    // heads of queries, at most 4096
   // The number of heads of keys and values; each serves the same number of heads of queries
   // (Ainslie et al., "GQA", 2023). Default: 0, num_heads. GPT-2 allows no other number.
   TORCH_ARG(int64_t, num_kv_heads) = 0;
@@ -59,8 +59,8 @@ struct TransformerOptions {
   TORCH_ARG(bool, tied);
   TORCH_ARG(double, norm_epsilon);
   TORCH_ARG(double, rope_theta) = 10000;  // the base of the rotations' wavelengths
-  // Probabilities of dropout: of the embedding's output; of what a block adds; of attention's
-  // weights. Default: 0.
+  // The probabilities of dropout, of the embedding's output, of what a block adds, and of
+  // attention's weights. Default: 0.
   TORCH_ARG(double, embedding_dropout) = 0;
   TORCH_ARG(double, residual_dropout) = 0;
   TORCH_ARG(double, attention_dropout) = 0;
@@ -90,7 +90,7 @@ struct TransformerOptions {
  public:
   // The model_type of config.json.
   std::string family_name() const { return family_.empty() ? to_text(kind_) : family_; }
-  // The sizes, also those that are given as 0.
+  // The sizes, with the values that stand for 0 filled in.
   int64_t kv_heads() const { return num_kv_heads_ > 0 ? num_kv_heads_ : num_heads_; }
   int64_t size_of_head() const { return head_size_ > 0 ? head_size_ : hidden_size_ / num_heads_; }
   int64_t mlp_size() const {

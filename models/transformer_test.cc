@@ -64,7 +64,8 @@ struct Published {
 };
 
 TEST(TransformerTest, HasExactlyTheKnownSizes) {
-  // The published figures, and Llama's 70 billion also with heads that are not shared.
+  // The published numbers of parameters, and that of Llama's 70 billion if heads of keys were not
+  // shared.
   const Published all[] = {
       {"gpt2", gpt2_small(), 124439808},
       {"gpt2-medium", gpt2_medium(), 354823168},
@@ -125,7 +126,7 @@ TEST(TransformerTest, IsInitializedAsPublished) {
   const TransformerOptions options =
       TransformerOptions(TransformerKind::kGPT2).num_layers(8).hidden_size(128).num_heads(2);
   const auto parameters = transformer(options)->named_parameters();
-  // The standard deviation of 16,384 draws is off by half a percent.
+  // The standard deviation of 16,384 draws is typically off by half a percent, so 3 % are allowed.
   const auto expect_deviation = [&](const std::string& name, double expected) {
     EXPECT_NEAR(parameters[name].std().item<double>(), expected, 0.03 * expected) << name;
   };
@@ -160,7 +161,7 @@ TEST(TransformerTest, LogitsDependOnNoLaterToken) {
       const at::Tensor others = model->forward(changed);
       EXPECT_THAT(others.slice(1, 0, 5).contiguous(),
                   EqualsBitwise(logits.slice(1, 0, 5).contiguous()));
-      // All logits from there on do depend on it.
+      // All logits from the changed token on depend on it.
       EXPECT_GT((others - logits).abs().amax(-1).slice(1, 5).min().item<double>(), 0);
     }
   }
@@ -177,7 +178,7 @@ TEST(TransformerTest, FusedAttentionGivesTheSameUpToRounding) {
       logits[fused].logsumexp(-1).mean().backward();
       gradients[fused] = model->parameters()[0].grad();
     }
-    // The tolerance is for values of order one in float32.
+    // The tolerance allows for the rounding of values of order one in float32.
     EXPECT_LT((logits[0] - logits[1]).abs().max().item<double>(), 2e-5);
     EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 2e-5);
   }
@@ -214,7 +215,7 @@ TEST(TransformerTest, TheNormOfLlamaIsInFloat32) {
   const double apart = (norm->forward(input) - want).abs().max().item<double>();
   EXPECT_GT(apart, 1e-10);
   EXPECT_LT(apart, 1e-6);
-  // The squares overflow in the tensor's own type.
+  // The squares of 3000 overflow in float16, so the norm must compute them in float32.
   norm->to(at::kHalf);
   const at::Tensor large = at::full({1, 8}, 3000, at::kHalf);
   EXPECT_THAT(norm->forward(large).to(at::kFloat), EqualsBitwise(at::ones({1, 8})));
@@ -236,7 +237,8 @@ TEST(TransformerTest, ATiedHeadHasTheEmbeddingsMatrix) {
     EXPECT_TRUE(head->weight.is_same(matrix));
     EXPECT_LT((head->forward(hidden) - hidden.matmul(matrix.t())).abs().max().item<double>(),
               1e-14);
-    // As with several devices: on meta, nothing else would notice the wrong device.
+    // The head's input is on another device than the tied matrix, as could happen with several
+    // devices. On meta, no other check would notice the wrong device.
     try {
       head->forward(hidden.to(at::kMeta));
       ADD_FAILURE() << "nothing was thrown";
@@ -270,7 +272,7 @@ TEST_P(TransformerPipeline, IsThePlainModelBitForBit) {
   const auto loss = [](const Tensors& outputs, const Tensors& targets) {
     return at::cross_entropy_loss(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
   };
-  // The last micro-batch is short.
+  // The seven rows are cut into four micro-batches, so the last one is short.
   testing::expect_every_table_equals_plain_model(
       [&] { return transformer(options); }, {random_ids(7, 6, options)}, random_ids(7, 6, options),
       [&](const torch::nn::Sequential&) { return loss; });
@@ -289,13 +291,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- several documents in a row
 
-// Two rows of ten tokens: three documents and padding, two documents.
+// The document numbers of two rows of ten tokens. The first row has three documents and padding,
+// the second one two documents.
 at::Tensor documents() {
   return at::tensor({0, 0, 0, 1, 2, 2, 2, 2, 9, 9, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3}, at::kLong)
       .view({2, 10});
 }
 
-// Rows, first tokens and lengths of what is in documents().
+// The row, the first token and the length of each document (or padding) in documents().
 constexpr int64_t kDocuments[][3] = {{0, 0, 3}, {0, 3, 1}, {0, 4, 4},
                                      {0, 8, 2}, {1, 0, 5}, {1, 5, 5}};
 

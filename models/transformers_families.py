@@ -32,11 +32,12 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 ROWS, TOKENS = 2, 11
-# Values are of order one. bfloat16 has 8 bits and rounds after each operation, and the two programs differ in the order:
-# its bound is this, or what close_in_bfloat16 finds to be more.
+# Values are of order one. bfloat16 has 8 bits and rounds after each operation, and the two programs
+# differ in the order: the bound for bfloat16 is this one, or a larger one that close_in_bfloat16
+# finds.
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.05}
-READ = 44  # of the published files
-AT_ONCE = 200  # mutants
+READ = 44  # the number of published configs that are not refused
+AT_ONCE = 200  # the number of mutants in a group
 LARGE = 2_000_000  # parameters
 
 program = pathlib.Path(sys.argv[1]).resolve()
@@ -90,7 +91,7 @@ def shrink(config):
     return small
 
 
-# Besides the published configs: fields that they do not use but could.
+# Published configs with fields that they could have but do not use.
 MORE = {
     "mistral, window": ("mistral-7b-v0.3", {"sliding_window": 4}),
     "qwen2, windows": ("qwen2-0.5b", {"use_sliding_window": True, "tie_word_embeddings": False}),
@@ -207,7 +208,8 @@ def build(folder):
 def fill(model):
     """Random weights of order one."""
     generator = torch.Generator().manual_seed(7)
-    # Gemma's norms multiply with 1 + weight.
+    # Gemma's norms multiply with 1 + weight, so a weight near 0 leaves lengths as they are; in
+    # other families it is 1.
     norm = 0 if model.config.model_type.startswith("gemma") else 1
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -247,15 +249,15 @@ def exchange(work):
     for number, (name, config) in enumerate(cases()):
         folder = work / "batch" / f"{number:03}"
         folder.mkdir(parents=True)
-        # As published: what transformers saves of its own would be in the newer form.
+        # The config is written as published: what transformers saves of its own would be in the newer form.
         text = json.dumps(config)
         (folder / "config.json").write_text(text)
         try:
             model = make(folder)
-        except Exception as error:  # of another library's code, or unknown
+        except Exception as error:  # the model is unknown, or needs another library
             made[folder] = (name, config, None, repr(error)[:80])
             continue
-        # Experts apart, as published, or in one tensor.
+        # The weights of experts are saved apart, as published, or all in one tensor.
         model.to(types[number % 3]).save_pretrained(folder, max_shard_size="20KB" if number % 2 else "5GB",
                                                     save_original_format=number % 4 < 2)
         own = work / "own" / folder.name
@@ -324,7 +326,8 @@ def close_in_bfloat16(name, ours, theirs, exact, per_token, close):
         first = int(same[row].sum())
         if first == TOKENS:
             continue
-        # The first block in which it happens has nothing from another expert in its logits.
+        # In the row's first token that went to another expert, the routers' logits are compared up to the first block
+        # where that happened: nothing of another expert is in them yet.
         for block in range(have_routers.shape[2]):
             close("bfloat16 routers", have_routers[row, first, block], want_routers[row, first, block], bound)
             pair = slice(first, first + 1), slice(block, block + 1)
@@ -342,7 +345,8 @@ def compare(name, config, folder, dtype, inputs, largest):
         expect(difference <= bound, f"{name}: {what} {detail} {difference:.1e}, more than {bound}")
 
     for prefix, bound in BOUNDS.items():
-        # Loaded anew, because a type also rounds what is not a parameter.
+        # The model is loaded anew for each type, because a conversion also rounds what is not a
+        # parameter.
         model = loaded(folder, dtype=torch.float32).to(getattr(torch, prefix)).eval()
         more = {"output_router_logits": True} if has_experts(model) else {}
         outputs = model(inputs["ids"], **more)
@@ -368,7 +372,8 @@ def compare(name, config, folder, dtype, inputs, largest):
         expect(gradients.keys() == want.keys(), f"{name}: gradients {sorted(gradients.keys() ^ want.keys())[:3]}")
         for key in gradients.keys() & want.keys():
             close("gradients", gradients[key], want[key], bound, key)
-    # What is written with the folder that was read is that folder; without, transformers reads the same model.
+    # Both folders that the program wrote give the model that was read: `written`, based on the
+    # folder that was read, and `complete`, written from the options alone.
     theirs = loaded(folder, dtype="auto").state_dict()
     for written in ("written", "complete"):
         back = loaded(folder / written, dtype=dtype)
@@ -442,7 +447,7 @@ def defaults(model_type):
     """The fields of transformers' class, without those of all classes."""
     try:
         own = AutoConfig.for_model(model_type).to_dict()
-    except ValueError:  # it has none
+    except ValueError:  # transformers has no class of this name
         return {}
     return {key: value for key, value in own.items() if key not in PretrainedConfig().to_dict()}
 
@@ -460,7 +465,7 @@ def all_mutants(most):
     print(f"{most} of {len(every)} mutants, GPIPE_TEST_SEED={seed}")
     draw = random.Random(seed)
     drawn = draw.sample(every, most)
-    # Each second one is changed once more.
+    # Each second config is changed once more.
     for i in range(1, most, 2):
         what, mutant = draw.choice(list(mutants(drawn[i][1])))
         drawn[i] = (f"{drawn[i][0]}, {what}", mutant)
@@ -471,7 +476,8 @@ def try_mutants(work, most):
     inputs = torch.randint(20, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
     save_file({"ids": inputs}, work / "inputs.safetensors")
     counts = collections.Counter()
-    # What is refused here needs no weights, and no model in Python.
+    # First the program reads all configs. A config that it refuses needs no weights and no model in
+    # Python.
     tried = []
     for number, (what, mutant) in enumerate(all_mutants(most)):
         folder = work / "mutants" / f"{number:05}"
@@ -481,7 +487,7 @@ def try_mutants(work, most):
     subprocess.run([program, "--configs", work / "mutants"], check=True)
     read = [each for each in tried if not (each[0] / "refused.txt").exists()]
     counts["refused"] = len(tried) - len(read)
-    # PROGRAM computes some while the next are made here.
+    # PROGRAM computes one group while Python makes the next.
     before = None
     for begin in range(0, len(read), AT_ONCE):
         group = work / f"group{begin}"
@@ -503,14 +509,15 @@ def make_mutants(some, group, inputs, counts):
         try:
             model = build(folder)
             if sum(parameter.numel() for parameter in model.parameters()) > LARGE:
-                # What its class takes where a size is missing: the shapes are compared, not logits.
+                # A config without a size gets that of its class, which may be large. Then the shapes are compared, not
+                # the logits.
                 compare_shapes(what, model, folder, counts)
                 shutil.rmtree(folder)
                 continue
             fill(model)
             with torch.no_grad():
                 logits = model(inputs).logits
-        except Exception:  # transformers cannot use it, so whatever is done with it here is right
+        except Exception:  # transformers cannot use this config, so nothing is compared
             counts["not used by transformers"] += 1
             shutil.rmtree(folder)
             continue
@@ -537,7 +544,7 @@ def compare_mutants(process, group, want, counts):
             counts["refused with its weights"] += 1
             continue
         difference = apart(load_file(folder / "outputs.safetensors")["logits"], logits)
-        # Rounding grows with the layers; two is what all but a few have.
+        # Rounding grows with the number of layers. All but a few models have two, so the bound is for two.
         config = json.loads((folder / "complete/config.json").read_text())
         bound = BOUNDS["float32"] * max(1, config.get("num_hidden_layers", config.get("n_layer", 0)) / 2)
         counts["equal"] += difference <= bound

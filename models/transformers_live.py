@@ -18,7 +18,7 @@ from transformers.utils import logging
 from make_golden import CASES
 
 ROWS, TOKENS = 3, 7
-# Larger than the models whose files are in the repository, and of other shapes.
+# These models are larger than those whose files are in the repository, and have other shapes.
 SIZES = {
     "gpt2": {"vocab_size": 29, "n_positions": 12, "n_embd": 24, "n_layer": 3, "n_head": 3},
     "llama": {"vocab_size": 31, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
@@ -107,7 +107,7 @@ def exchange(name, seed, dtype, work):
             if parameter.dim() == 1:  # norms of one and biases of zero would hide mistakes
                 parameter.add_(torch.rand_like(parameter) - 0.5)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
-    # Loaded anew, because the type has also rounded what is not a parameter.
+    # The model is loaded anew, because the conversion has also rounded what is not a parameter.
     model = read(folder)
     vocabulary = model.config.vocab_size
     inputs = {key: torch.randint(vocabulary, (ROWS, TOKENS)) for key in ("ids", "targets")}

@@ -6,8 +6,8 @@
 //   transformers_live_program --logits FOLDER INPUTS
 //   transformers_live_program --configs FOLDER
 //
-// MODEL: a folder, whose weights are read; with SEED only its config.json is, and the weights are
-// drawn here. INPUTS: a file with `ids` and `targets`. OUT gets the model, what it computes as
+// MODEL: a folder, whose weights are read. With SEED only its config.json is read, and the weights
+// are drawn here. INPUTS: a file with `ids` and `targets`. OUT gets the model, what it computes as
 // outputs.safetensors (logits and loss in float64 and float32), and its gradients in float64 as the
 // model in OUT/gradients.
 //
@@ -38,10 +38,10 @@ namespace {
 
 using gpipe::models::TransformerOptions;
 
-// Small enough that the models here have several files.
+// The bytes of a file at most: so few that the models of the test have several files.
 constexpr int64_t kMaxFileBytes = 20'000;
 
-// Under the names that parameters have in files.
+// Saves the gradients under the names that the parameters have in Hugging Face's files.
 void save_gradients(const std::string& folder, const TransformerOptions& options,
                     const torch::nn::Sequential& model) {
   torch::nn::Sequential copy = gpipe::models::transformer(options);
@@ -86,7 +86,8 @@ void run(const std::vector<std::string>& arguments) {
 
 using gpipe::models::SaveHuggingFaceOptions;
 
-// One of a batch: logits in several types, gradients, and the model written back.
+// Handles one folder of a batch: writes logits in several types, gradients, and the model as it is
+// written back.
 void exchange(const std::string& folder, const std::string& inputs_path) {
   const gpipe::safetensors::File inputs(inputs_path);
   const TransformerOptions options = gpipe::models::read_config(folder);
@@ -139,7 +140,7 @@ void compute_logits(const std::string& folder, const std::string& inputs_path) {
   gpipe::safetensors::write(folder + "/outputs.safetensors", {{"logits", logits.contiguous()}});
 }
 
-// What is read of config.json, written as one of its own.
+// Reads config.json into options, and writes a config.json from the options alone.
 void write_config(const std::string& folder) {
   const TransformerOptions options = gpipe::models::read_config(folder);
   std::filesystem::create_directory(folder + "/complete");
@@ -147,7 +148,8 @@ void write_config(const std::string& folder) {
       << gpipe::models::config_from_options(options, at::kFloat);
 }
 
-// Calls `each` for the folders in `folder`; the reasons of those that throw are kept there.
+// Calls `each` for the folders in `folder`; if the call throws, the folder gets the reason in
+// refused.txt.
 void for_each_folder(const std::string& folder,
                      const std::function<void(const std::string&)>& each) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -12,7 +12,7 @@ set -euo pipefail
 # shellcheck source=tools/testing/libtorch_python.sh
 source tools/testing/libtorch_python.sh
 use_libtorch_python transformers_live "$1" transformers __init__.py transformers
-# Not another version that this machine has.
+# The test takes the pinned transformers, not another version that this machine has.
 [[ -d ${PYTHONPATH#*:}/transformers ]] || skip transformers_live "no pinned transformers: tools/transformers/transformers.sh fetches it"
 
 if [[ -n ${WHEELS:-} ]]; then
@@ -21,8 +21,9 @@ if [[ -n ${WHEELS:-} ]]; then
   PYTHONPATH+=":${more}"
 fi
 PYTHONPATH+=":$(dirname "$3")"
-# Llama's sums in float32 depend on how wide the vectors are that the CPU has.
+# Llama's sums in float32 depend on how wide the CPU's vectors are, so LibTorch takes the
+# instructions that all CPUs have.
 export ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1
-# It is to find nothing but the folders that it is given.
+# Python must find no folders of Hugging Face's libraries but those that it is given.
 export HF_HUB_OFFLINE=1 HF_HOME="${TEST_TMPDIR}/home"
 python3 "$2" "$1" "${@:3}"

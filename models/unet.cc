@@ -47,7 +47,8 @@ class PopCatImpl : public torch::nn::Cloneable<PopCatImpl>, public skip::Skippab
 
   at::Tensor forward(at::Tensor input) {
     const at::Tensor skip = pop("skip");
-    // Pooling an odd size drops a row or column, which the upsampled input then lacks at the end.
+    // Pooling an odd size drops a row or column. The upsampled input then lacks that row or column
+    // at its end, so the difference is padded.
     const int64_t rows = skip.size(2) - input.size(2);
     const int64_t columns = skip.size(3) - input.size(3);
     if (rows != 0 || columns != 0) input = at::constant_pad_nd(input, {0, columns, 0, rows}, 0);

@@ -38,7 +38,7 @@ torch::nn::Sequential on_meta(const UNetOptions& options) {
 }
 
 struct CountCase {
-  // depth, num_convs, base_channels, in_channels, out_channels
+  // The options: depth, num_convs, base_channels, in_channels, out_channels.
   std::array<int64_t, 5> options;
   Counts counts;
 };

@@ -32,7 +32,8 @@ class WrongInputTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(WrongInputTest, IsRefused) { gpipe::testing::expect_refused(GetParam()); }
 
-// The rows of one option: each of `wrong` is refused with the option's name and the value.
+// Adds the rows of one option. Each of the values `wrong` must be refused with the option's name
+// and the value.
 void add(Rows* rows, const std::string& option, const std::vector<int64_t>& wrong,
          const std::function<void(int64_t)>& make) {
   for (int64_t value : wrong) {
@@ -239,6 +240,16 @@ Rows transformers() {
                   return at::zeros({1, 4});
                 },
                 {"token ids", "Float"}),
+      wrong_ids("id_beyond_the_vocabulary",
+                [] {
+                  return at::full({1, 4}, 1 << 20, at::kInt);
+                },
+                {"token ids must be from 0 to ", "got 1048576"}),
+      wrong_ids("negative_id",
+                [] {
+                  return at::full({1, 4}, -100, at::kLong);
+                },
+                {"(vocab_size), got -100"}),
       wrong_ids("too_many_tokens",
                 [] {
                   return at::zeros({1, 9}, at::kLong);
@@ -314,7 +325,7 @@ Rows transformers() {
 INSTANTIATE_TEST_SUITE_P(Transformer, WrongInputTest, ::testing::ValuesIn(transformers()),
                          gpipe::testing::row_name);
 
-// Values that look wrong but are accepted.
+// The tests below give values that look wrong but are accepted.
 
 TEST(OddInputTest, TransformersTakeOddNumbers) {
   for (const bool llama_kind : {false, true}) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# extension_test.sh EXTENSION: it exports its init function alone, and brings neither a malloc nor a log nor a second
-# OpenMP into the process.
+# extension_test.sh EXTENSION: tests that the extension exports only its init function, and brings
+# neither a malloc nor a log nor a second OpenMP into the process.
 set -euo pipefail
 # shellcheck source=tools/testing/libtorch_python.sh
 source tools/testing/libtorch_python.sh

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import zipfile
 
-# Bazel calls it in the folder of the files that it names; beside the source there is no extension.
+# Bazel starts this program in the folder of its data, which has the extension. The folder of the
+# source does not have it.
 HERE = pathlib.Path.cwd() / "python"
 VERSION = "0.1"
 TAG = "cp311-cp311-linux_x86_64"
@@ -40,7 +41,7 @@ def entries(package: pathlib.Path, extension: pathlib.Path) -> dict[str, bytes]:
     """The wheel's files, without its list of them."""
     content = extension.read_bytes()
     if not content.startswith(b"\x7fELF"):
-        fail(content.decode().strip())  # a sentence: tools/build_defs/python.bzl
+        fail(content.decode().strip())  # tools/build_defs/python.bzl writes the text
     files = {
         f"gpipe/{path.relative_to(package)}": path.read_bytes()
         for path in sorted(package.rglob("*"))
@@ -71,7 +72,7 @@ def write(wheel: pathlib.Path, files: dict[str, bytes]) -> None:
     rows = [f"{name},{hashed(content)},{len(content)}\n" for name, content in files.items()]
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {**files, record: ("".join(rows) + f"{record},,\n").encode()}.items():
-            # One time for all, so that the same files give the same wheel.
+            # All entries have the same time, so that the same files give the same wheel.
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED

@@ -1,5 +1,5 @@
-// Reads thousands of damaged files, the same in each run. Each must be read as its header says, or
-// refused.
+// Reads thousands of damaged files, which are the same in each run. Each file must be read as its
+// header says, or refused.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string file_of(const std::vector<std::pair<std::string, at::Tensor>>& tenso
   return text.str();
 }
 
-// A file in memory, because a disk would flush each of thousands of files.
+// A file in memory. On a disk, each of thousands of files would be flushed.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(memfd_create("damaged", MFD_CLOEXEC)) {}
@@ -49,7 +49,8 @@ class MemoryFile {
   int descriptor_;
 };
 
-// Changes bytes, numbers, pieces of JSON and the length before the header, one to four times.
+// Damages a file: makes one to four changes of bytes, numbers, pieces of JSON or the length before
+// the header.
 class Mutator {
  public:
   explicit Mutator(std::mt19937_64 random) : random_(random) {}
@@ -61,7 +62,8 @@ class Mutator {
 
  private:
   uint64_t below(uint64_t end) { return random_() % end; }
-  // Mostly a place within the header, where changes matter most.
+  // A place to change: three times out of four one in the first 400 bytes, where the header is and
+  // changes matter most.
   size_t place(const std::string& file) {
     if (file.empty()) return 0;
     return below(4) == 0 ? below(file.size()) : below(std::min<size_t>(file.size(), 400));
@@ -111,7 +113,7 @@ class Mutator {
       case 4:
         file->resize(position);
         return;
-      case 5: {  // the length in front, by a little or to anything
+      case 5: {  // changes the length in front, by a little or to any number
         if (file->size() < 8) return;
         uint64_t length = below(2) == 0
                               ? random_() >> below(64)
@@ -120,13 +122,13 @@ class Mutator {
         for (int i = 0; i < 8; ++i, length >>= 8) (*file)[i] = static_cast<char>(length);
         return;
       }
-      case 6: {  // another number, with the length in front kept right
+      case 6: {  // changes a digit, so the length in front stays right
         const size_t digit = file->find_first_of("0123456789", position);
         if (digit == std::string::npos) return;
         (*file)[digit] = static_cast<char>('0' + below(10));
         return;
       }
-      default: {  // a copy of some bytes elsewhere
+      default: {  // inserts a copy of some bytes elsewhere
         const std::string piece = file->substr(position, 1 + below(80));
         file->insert(place(*file), piece);
       }
@@ -161,7 +163,7 @@ TEST(Fuzz, DamagedFilesAreReadAsTheySayOrRefused) {
         EXPECT_EQ(type_name(tensor.scalar_type()), entry.type);
         bytes += static_cast<int64_t>(tensor.nbytes());
       }
-      // The tensors must cover the whole file.
+      // The tensors must not have more bytes than the file.
       EXPECT_LE(bytes + 8, static_cast<int64_t>(text.size()));
       const Header again = parse_header(to_text(file.header()), bytes);
       EXPECT_EQ(to_text(again), to_text(file.header()));

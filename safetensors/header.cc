@@ -16,8 +16,8 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 [[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
 
-// Takes the tokens one by one and accepts only the few forms of the format. So a document of any
-// depth, or with other values, is never built in memory.
+// Takes JSON's tokens one by one and accepts only what the format has. So a document of any depth,
+// or with other values, is refused before it is built in memory.
 class Parser : public nlohmann::json_sax<nlohmann::json> {
  public:
   Header take() { return std::move(header_); }
@@ -130,7 +130,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
-    // The message without the library's prefix in brackets.
+    // The library's message begins with a prefix in brackets, which is left out.
     const std::string text = error.what();
     const size_t colon = text.find(": ");
     refuse("the header is not JSON at byte " + std::to_string(position) +
@@ -190,7 +190,8 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
   std::vector<int64_t> numbers_;
 };
 
-// Checks that each tensor begins where another one ends.
+// Checks that the tensors cover the data without holes or overlaps: each begins where the one
+// before it ends.
 void check_cover(const Header& header, int64_t data_bytes) {
   using Named = std::pair<const std::string, Entry>;
   std::vector<const Named*> order;
@@ -223,7 +224,7 @@ void check_cover(const Header& header, int64_t data_bytes) {
   }
 }
 
-// The place of a type in element_types(), or their number.
+// The index of a type in element_types(); the number of types if it is not one of them.
 size_t rank_of(const std::string& type) {
   const auto& types = element_types();
   const auto found = std::find_if(types.begin(), types.end(),
@@ -252,7 +253,8 @@ int64_t bytes_of(const std::string& type, const std::vector<int64_t>& shape) {
     }
     refuse("the type " + text::quoted(type) + " is not one of those that can be read: " + known);
   }
-  // Sizes of 0 are left out here, because LibTorch multiplies the others for its strides.
+  // Sizes of 0 count as 1 in this product, so that the other sizes are checked, too: LibTorch
+  // multiplies them for its strides.
   int64_t bytes = element_types()[rank].bytes;
   bool empty = false;
   for (const int64_t size : shape) {
@@ -270,7 +272,7 @@ Header parse_header(std::string_view text, int64_t data_bytes) {
     refuse("the header is not UTF-8: its byte " + std::to_string(valid) + " is " +
            text::shown(text.substr(valid, 1)) + ", where no character begins");
   }
-  // The JSON library would take a zero byte for the end of the text.
+  // A zero byte is refused, because the JSON library would take it for the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("the header has a zero byte");
   Parser parser;
   nlohmann::json::sax_parse(text.begin(), text.end(), &parser);
@@ -315,7 +317,8 @@ std::string to_text(const Header& header) {
     }
     text += "}";
   }
-  // Tensors without elements begin where the next one begins.
+  // Tensors are sorted by their beginnings and then by their ends, because a tensor without
+  // elements begins where the next one begins.
   using Named = std::pair<const std::string, Entry>;
   std::vector<const Named*> order;
   for (const Named& tensor : header.tensors) order.push_back(&tensor);

@@ -13,7 +13,7 @@
 
 namespace gpipe::safetensors {
 
-// Larger headers are refused before memory is asked for, as other readers do.
+// The longest header. Longer ones are refused before memory is asked for, as by other readers.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 // The types of elements, as headers name them ("F32"), in the order in which tensors of several

@@ -35,8 +35,8 @@ TEST(Header, IsWrittenAsItIsRead) {
   const std::string text = to_text(parse_header(kTwo, 25));
   EXPECT_EQ(text.size() % 8, 0u);
   EXPECT_EQ(text.substr(0, text.find_last_not_of(' ') + 1), kTwo);
-  // Valid headers: with spaces around and within, in another order, without tensors, with empty
-  // tensors.
+  // These headers are valid, too: with spaces around and within, in another order, without tensors,
+  // with empty tensors.
   for (
       const auto& [odd, bytes] : std::vector<std::pair<std::string, int64_t>>{
           {" {\n} ", 0},
@@ -56,7 +56,7 @@ TEST(Header, IsWrittenAsItIsRead) {
 struct Damage {
   std::string text;
   int64_t bytes;
-  std::string part;  // of the message
+  std::string part;  // a part of the message that is expected
 };
 
 std::string tensor(const std::string& fields) { return R"({"x":{)" + fields + "}}"; }
@@ -143,7 +143,8 @@ TEST(Header, RefusesDamageWithTheReason) {
 }
 
 TEST(Header, IsReadToAnyDepthWithoutBuildingIt) {
-  // A million lists within each other would take gigabytes as values, or overflow a stack.
+  // A million lists within each other are refused. Built as values they would take gigabytes, or
+  // overflow a stack.
   for (const std::string& start : {std::string(), std::string(R"({"x":{"shape":)")}) {
     const std::string text = start + std::string(1'000'000, '[');
     EXPECT_THROW(parse_header(text, 0), std::runtime_error);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kLengthBytes = 8;
 
-// The format's types and LibTorch's.
+// A type of the format and the type of LibTorch that is the same.
 struct Pair {
   const char* name;
   at::ScalarType type;
@@ -48,7 +48,8 @@ constexpr Pair kTypes[] = {
     {"BOOL", at::kBool},
 };
 
-// Whether the length of a header is eight printable characters.
+// Whether the eight bytes of a header's length are printable characters, as in a file that is a
+// text.
 bool is_text(const unsigned char* length) {
   return std::all_of(length, length + kLengthBytes, [](unsigned char c) {
     return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t';
@@ -82,7 +83,7 @@ void write_fully(int descriptor, const void* data, int64_t bytes) {
   }
 }
 
-// Reads the header of an open file; `data` becomes the place behind it.
+// Reads the header of an open file, and sets `data` to the offset of the byte behind it.
 Header read_header(int descriptor, int64_t* data) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) throw std::runtime_error(system_error());
@@ -114,7 +115,8 @@ Header read_header(int descriptor, int64_t* data) {
   return parse_header(text, size - *data);
 }
 
-// A bool of any other byte is undefined behavior in C++.
+// Throws if a byte of a bool tensor is neither 0 nor 1, because C++ has no behavior defined for
+// such a bool.
 void check_truth_values(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
   for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -125,7 +127,8 @@ void check_truth_values(const at::Tensor& tensor) {
   }
 }
 
-// The places where the tensors will lie, in Python's order: by types and then by names.
+// Plans the header of a file: the places where the tensors will lie. They are in the order of
+// Python's library: by types, then by names.
 Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
             const std::map<std::string, std::string>& metadata,
             std::vector<const at::Tensor*>* in_order) {
@@ -162,6 +165,24 @@ Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
   return header;
 }
 
+// The text of a planned header. `what`: "the header of model.safetensors", for the message.
+std::string checked_text(const Header& header, const std::string& what) {
+  std::string text;
+  try {
+    text = to_text(header);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+  TORCH_CHECK_VALUE(static_cast<int64_t>(text.size()) <= kMaxHeaderBytes, what, " would be ",
+                    text.size(), " bytes, at most ", kMaxHeaderBytes,
+                    " are allowed; write several files");
+  return text;
+}
+
+at::Tensor values_on_cpu(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+}
+
 // A file beside its final place, to which it is moved when it is complete.
 class Draft {
  public:
@@ -169,7 +190,8 @@ class Draft {
     // Refuses a device or a pipe, which must not be replaced.
     std::error_code error;
     if (std::filesystem::is_other(place, error)) throw std::runtime_error("it is not a file");
-    // Other programs may write the same file at the same time, even on another machine.
+    // The draft's name has the process's number and a count, because other programs may write the
+    // same file at the same time, even on another machine.
     static std::atomic<int64_t> count{0};
     do {
       draft_ = place_.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(count++);
@@ -196,8 +218,8 @@ class Draft {
     if (close(descriptor) != 0) throw std::runtime_error(system_error());
     if (std::rename(draft_.c_str(), place_.c_str()) != 0) throw std::runtime_error(system_error());
     draft_.clear();
-    // Brings the name to the disk, too. Not every file system can do that; the file is whole
-    // anyway.
+    // Brings the file's name to the disk, too. If the file system cannot do that, the file is whole
+    // all the same.
     const std::string folder = place_.has_parent_path() ? place_.parent_path().string() : ".";
     const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (opened >= 0) {
@@ -207,13 +229,13 @@ class Draft {
   }
 
  private:
-  // Users that could read or write the old file can still do so.
+  // Gives the new file the old one's rights, so that users who could read or write it still can.
   void keep_access() const {
     struct stat old {};
     if (stat(place_.c_str(), &old) != 0) return;
-    // The owner comes first, because changing it takes rights away. Only root may give files away.
-    // Other users may give them to groups of their own. If the group cannot be kept, its rights are
-    // dropped, too.
+    // The owner is set before the rights, because changing the owner takes rights away. Only root
+    // may give files away; other users may give them to groups of their own. If the group cannot be
+    // kept, its rights are dropped, too.
     mode_t rights = old.st_mode & 0777;
     if (fchown(descriptor_, old.st_uid, old.st_gid) != 0 &&
         fchown(descriptor_, static_cast<uid_t>(-1), old.st_gid) != 0) {
@@ -227,7 +249,8 @@ class Draft {
   int descriptor_;
 };
 
-// Symbolic links are followed, so that they stay, even one that leads to no file yet.
+// The place that `path` leads to. Symbolic links are followed, so that they stay, even a link to a
+// file that does not exist yet.
 std::filesystem::path place_of(const std::string& path) {
   std::filesystem::path place = path;
   std::error_code error;
@@ -249,13 +272,26 @@ File::File(std::string path)
   } catch (const std::runtime_error& error) {
     if (descriptor_ >= 0) close(descriptor_);
     throw std::runtime_error("cannot read " + path_ + ": " + error.what());
-  } catch (...) {  // out of memory, for example
+  } catch (...) {  // an error of another type, such as out of memory
     close(descriptor_);
     throw;
   }
 }
 
-File::~File() { close(descriptor_); }
+File::File(std::string name, Image image) : path_(std::move(name)), image_(std::move(image.data)) {
+  try {
+    header_ = parse_header(image.header, image.data_bytes);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error("cannot read " + path_ + ": " + error.what());
+  }
+  TORCH_CHECK_VALUE(!image_.defined() || image_.numel() == image.data_bytes, path_, " has ",
+                    image_.defined() ? image_.numel() : 0, " bytes of tensors, not ",
+                    image.data_bytes);
+}
+
+File::~File() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
 
 at::Tensor File::read(const std::string& name) const {
   const auto found = header_.tensors.find(name);
@@ -263,9 +299,16 @@ at::Tensor File::read(const std::string& name) const {
   const Entry& entry = found->second;
   at::Tensor tensor =
       at::empty(entry.shape, at::TensorOptions(type_of(entry.type)).device(at::kCPU));
+  const int64_t bytes = entry.end - entry.begin;
   try {
-    read_fully(descriptor_, tensor.mutable_data_ptr(), entry.end - entry.begin,
-               data_ + entry.begin);
+    if (descriptor_ >= 0) {
+      read_fully(descriptor_, tensor.mutable_data_ptr(), bytes, data_ + entry.begin);
+    } else if (!image_.defined()) {
+      throw std::runtime_error("its data are in another process");
+    } else if (bytes > 0) {
+      std::memcpy(tensor.mutable_data_ptr(), image_.const_data_ptr<uint8_t>() + entry.begin,
+                  static_cast<size_t>(bytes));
+    }
     if (tensor.scalar_type() == at::kBool) check_truth_values(tensor);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("cannot read tensor " + text::quoted(name) + " of " + path_ + ": " +
@@ -278,15 +321,7 @@ void write(const std::string& path, const std::vector<std::pair<std::string, at:
            const std::map<std::string, std::string>& metadata) {
   std::vector<const at::Tensor*> in_order;
   const Header header = plan(tensors, metadata, &in_order);
-  std::string text;
-  try {
-    text = to_text(header);
-  } catch (const std::invalid_argument& error) {
-    TORCH_CHECK_VALUE(false, error.what());
-  }
-  TORCH_CHECK_VALUE(static_cast<int64_t>(text.size()) <= kMaxHeaderBytes, "the header of ", path,
-                    " would be ", text.size(), " bytes, at most ", kMaxHeaderBytes,
-                    " are allowed; write several files");
+  const std::string text = checked_text(header, "the header of " + path);
   try {
     Draft draft(place_of(path));
     unsigned char length[kLengthBytes];
@@ -296,8 +331,7 @@ void write(const std::string& path, const std::vector<std::pair<std::string, at:
     write_fully(draft.descriptor(), length, kLengthBytes);
     write_fully(draft.descriptor(), text.data(), static_cast<int64_t>(text.size()));
     for (const at::Tensor* tensor : in_order) {
-      const at::Tensor values =
-          tensor->detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+      const at::Tensor values = values_on_cpu(*tensor);
       write_fully(draft.descriptor(), values.const_data_ptr(),
                   static_cast<int64_t>(values.nbytes()));
     }
@@ -305,6 +339,26 @@ void write(const std::string& path, const std::vector<std::pair<std::string, at:
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("cannot write " + path + ": " + error.what());
   }
+}
+
+Image image_of(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+               const std::map<std::string, std::string>& metadata) {
+  std::vector<const at::Tensor*> in_order;
+  const Header header = plan(tensors, metadata, &in_order);
+  Image image;
+  image.header = checked_text(header, "the header of an image");
+  for (const auto& [name, entry] : header.tensors) {
+    image.data_bytes = std::max(image.data_bytes, entry.end);
+  }
+  image.data = at::empty({image.data_bytes}, at::TensorOptions(at::kByte).device(at::kCPU));
+  auto* position = image.data.mutable_data_ptr<uint8_t>();
+  for (const at::Tensor* tensor : in_order) {
+    const at::Tensor values = values_on_cpu(*tensor);
+    if (values.nbytes() == 0) continue;
+    std::memcpy(position, values.const_data_ptr(), values.nbytes());
+    position += values.nbytes();
+  }
+  return image;
 }
 
 std::string type_name(at::ScalarType type) {

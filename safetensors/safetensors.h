@@ -16,7 +16,15 @@
 
 namespace gpipe::safetensors {
 
-// A file that is open for reading.
+// The contents of a file, in memory. A value type, whose copies share `data`.
+struct Image {
+  std::string header;      // the text of the header
+  int64_t data_bytes = 0;  // the bytes of all tensors
+  // The bytes of the tensors: [data_bytes], uint8, on the CPU. Undefined if they are elsewhere.
+  at::Tensor data;
+};
+
+// A file that is open for reading, or an image of one.
 //
 // Guarantees: the whole header is checked before the first tensor is read (parse_header), so a
 // damaged file is refused when it is opened, and no more memory is asked for than the file is
@@ -35,6 +43,8 @@ namespace gpipe::safetensors {
 class File {
  public:
   explicit File(std::string path);
+  // `name`: for messages. Throws std::runtime_error with the name if the image's header is damaged.
+  File(std::string name, Image image);
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -42,13 +52,15 @@ class File {
   const Header& header() const { return header_; }
   const std::string& path() const { return path_; }
 
-  // Reads a tensor to the CPU, in the file's type.
+  // Reads a tensor to the CPU, in the file's type. Throws std::runtime_error if this is an image
+  // whose data are elsewhere.
   at::Tensor read(const std::string& name) const;
 
  private:
   std::string path_;
-  int descriptor_;
-  int64_t data_ = 0;  // where the tensors begin
+  int descriptor_ = -1;  // -1 for an image
+  at::Tensor image_;
+  int64_t data_ = 0;  // the offset at which the tensors begin
   Header header_;
 };
 
@@ -66,6 +78,11 @@ class File {
 // unchanged then, and nothing is left behind.
 void write(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::map<std::string, std::string>& metadata = {});
+
+// The image of the file that write() would write, in memory of its own. Throws c10::ValueError as
+// write() does.
+Image image_of(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+               const std::map<std::string, std::string>& metadata = {});
 
 // type_name() is "F32" for at::kFloat; the other function is its inverse. Both throw
 // c10::ValueError if there is no counterpart.

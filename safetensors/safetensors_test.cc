@@ -87,12 +87,13 @@ TEST(Safetensors, ReadsWhatPythonWrote) {
   }
 }
 
-// A file of this header and these bytes.
+// The contents of a file with this header and these bytes.
 std::string file_of(const std::string& header, const std::string& bytes) {
   return with_length(header.size(), header) + bytes;
 }
 
-// Other writers do not align or sort tensors, and pad with anything that JSON skips.
+// Files of other writers are read, too. Other writers do not align or sort tensors, and pad with
+// anything that JSON skips.
 TEST(Safetensors, ReadsWhatOtherWritersMake) {
   const fs::path path = folder() / "file.safetensors";
   const auto read = [&](const std::string& header, const std::string& bytes) {
@@ -135,7 +136,7 @@ TEST(Safetensors, ReadsWhatOtherWritersMake) {
 TEST(Safetensors, WritesTheBytesThatPythonWrote) {
   const fs::path path = folder() / "file.safetensors";
   Named tensors = golden();
-  std::swap(tensors.front(), tensors.back());  // the order is not the caller's
+  std::swap(tensors.front(), tensors.back());  // the file's order does not depend on the caller's
   write(path, tensors, {{"format", "pt"}});
   EXPECT_EQ(contents(path), contents(kGolden));
 }
@@ -248,7 +249,7 @@ TEST(Safetensors, AFailureLeavesTheOldFileAndNothingElse) {
   const fs::path path = folder() / "file.safetensors";
   write(path, {{"x", at::ones({2})}});
   const std::string before = contents(path);
-  // No file may grow beyond 4096 bytes, as on a full disk.
+  // As on a full disk, writing fails: the limit lets no file grow beyond 4096 bytes.
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
@@ -305,8 +306,8 @@ TEST(Safetensors, AReplacedFileKeepsItsAccessRights) {
   }
 }
 
-// These drafts belong to a killed process, or to a process with the same number on another machine,
-// which may still write.
+// Drafts of other processes stay as they are. They belong to a killed process, or to a process with
+// the same number on another machine, which may still be writing.
 TEST(Safetensors, DraftsOfOthersAreLeftAlone) {
   const fs::path place = folder() / "file";
   for (int k = 0; k < 2000; ++k) {

@@ -14,18 +14,18 @@
 
 namespace gpipe::skip {
 
-// Which skippable layers run in one call of a top-level layer. Made once per layer, used for each
-// of its calls.
+// Which skippable layers run in one call of a top-level layer. A plan is made once per layer and
+// used for each of the layer's calls.
 //
-// Requirements: it points into the layer, which must outlive it.
+// Requirements: a plan points into the layer, which must outlive it.
 //
 // Thread-safety: immutable; several threads may use it at once.
 class CallPlan {
  public:
   explicit CallPlan(const torch::nn::Module& layer);
 
-  // True if the layer has no skippable layer in it. A CallScope is still worth its few nanoseconds:
-  // it refuses skippable layers that are hidden in this one and would run without a route.
+  // True if the layer has no skippable layer in it. A CallScope is useful all the same: it refuses
+  // skippable layers that are hidden in this layer and would run without a route.
   bool empty() const { return entries_.empty(); }
 
   // Calls `visit` with the key of each tensor that the layer may stash.
@@ -48,7 +48,7 @@ class CallPlan {
     const Skippable* skippable;
     bool required;     // true for the layer itself, which certainly runs
     std::string path;  // "" for the layer itself, "1.conv" for a nested one
-    int64_t offset;    // of its flags: first the stashes, then the pops
+    int64_t offset;    // where its flags begin: first those of the stashes, then those of the pops
     // The keys as they were when the plan was made.
     std::vector<Key> stash_keys;
     std::vector<Key> pop_keys;
@@ -60,7 +60,7 @@ class CallPlan {
 
 // Observes one call of a top-level layer on this thread. Open it right before the call (within the
 // TrackerScope, if there is one), and call `finish` right after. If the call throws, the scope just
-// ends. Calls nest: an inner one hides the outer one.
+// ends. Calls nest: an inner scope hides the outer one.
 //
 // Throws: while it is open, `stash` and `pop` of a layer throw c10::Error when a name is used
 // twice, or when the layer is not in the plan (it is not a registered submodule, so its skips have

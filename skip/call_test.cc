@@ -142,7 +142,8 @@ TEST(CallScopeTest, NothingIsLeftAfterACallThatThrew) {
   layer->to_stash = {"undeclared"};
   EXPECT_THAT(call(layer), HasSubstr("'undeclared'"));
   Scope scope;
-  stash_layer({"a"})->forward(at::ones({1}));  // would throw if the call were still observed
+  // This forward would throw if the call that threw were still observed.
+  stash_layer({"a"})->forward(at::ones({1}));
   EXPECT_EQ(Tracker::current().size(), 1u);
 }
 

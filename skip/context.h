@@ -9,7 +9,7 @@ class Tracker;
 
 namespace gpipe::skip::internal {
 
-// A null tracker means the thread's own one; a null call means that no call is observed.
+// A null tracker means the thread's own tracker; a null call means that no call is observed.
 struct Context {
   Tracker* tracker = nullptr;
   CallScope* call = nullptr;

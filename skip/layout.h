@@ -33,7 +33,8 @@ class Layout {
   // `balance` has a block that is not positive or does not sum up to the number of layers.
   static Layout inspect(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
-  // Both sorted by target partition, source partition, namespace, name.
+  // All skips. This list and crossing() are sorted by target partition, source partition, namespace
+  // and name.
   const std::vector<SkipEdge>& edges() const { return edges_; }
   // The edges between different partitions, the only ones that need a transfer.
   const std::vector<SkipEdge>& crossing() const { return crossing_; }

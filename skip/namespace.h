@@ -29,7 +29,8 @@ class Namespace {
   // The namespace of every name that was not isolated.
   static const Namespace& common();
 
-  // 0 for the common one. Unique in this process, but different from one run to the next.
+  // The number of the namespace: 0 for the common one. It is unique in this process, but differs
+  // from one run to the next.
   int64_t id() const { return id_; }
 
   friend bool operator==(const Namespace& a, const Namespace& b) { return a.id_ == b.id_; }

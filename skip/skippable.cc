@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kAbsent = static_cast<size_t>(-1);
 
-// The lists have one or two names: a linear search is faster than a table.
+// The search is linear, because lists of one or two names are faster to search than a table.
 size_t index_of(const std::vector<std::string>& names, const std::string& name) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == name) return i;
@@ -140,7 +140,8 @@ std::vector<Skippable*> skippables_of(torch::nn::Module& layer) {
 }
 
 std::vector<const Skippable*> skippables_of(const torch::nn::Module& layer) {
-  // The walk only reads, but a Module hands out its children as mutable.
+  // The const_cast is safe, because the walk only reads. It is needed because a Module hands out
+  // its children as mutable.
   const auto skippables = skippables_of(const_cast<torch::nn::Module&>(layer));
   return {skippables.begin(), skippables.end()};
 }

@@ -81,7 +81,7 @@ class Skippable {
 
   std::vector<std::string> stashes_;
   std::vector<std::string> pops_;
-  // Parallel to the names, so that a call builds no strings.
+  // [name] The keys of the names above, so that a call builds no strings.
   std::vector<Key> stash_keys_;
   std::vector<Key> pop_keys_;
 };
@@ -100,9 +100,9 @@ Layer isolate(Layer layer, const Namespace& ns, const std::vector<std::string>& 
   return layer;
 }
 
-// The skippable layers of `layer`: itself and those nested in it at any depth, parents before
-// children, in the order of registration, each once. Throws c10::ValueError for a submodule that is
-// a null pointer.
+// The skippable layers of `layer`: the layer itself and those nested in it at any depth, parents
+// before children, in the order of registration, each once. Throws c10::ValueError for a submodule
+// that is a null pointer.
 std::vector<Skippable*> skippables_of(torch::nn::Module& layer);
 std::vector<const Skippable*> skippables_of(const torch::nn::Module& layer);
 

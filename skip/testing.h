@@ -41,7 +41,8 @@ inline SkipLayer pop_layer(Names names) { return SkipLayer(Names(), std::move(na
 // A layer that neither stashes nor pops.
 inline SkipLayer plain_layer() { return SkipLayer(Names(), Names()); }
 
-// Holds two layers; calls the second before the first if told so. Not a Sequential.
+// A layer that holds two layers and is not a Sequential. It calls the second before the first if
+// `second_runs_first`.
 struct PairImpl : torch::nn::Module {
   PairImpl(SkipLayer first, SkipLayer second, bool second_runs_first = false)
       : first(register_module("first", std::move(first))),

@@ -63,7 +63,8 @@ class Tracker {
 
   bool contains(const Key& key) const { return table_.count(key) != 0; }
 
-  // Null if nothing waits under `key`. Valid until the table changes.
+  // The tensor that waits under `key`; null if there is none. The pointer is valid until the table
+  // changes.
   const at::Tensor* find(const Key& key) const {
     const auto entry = table_.find(key);
     return entry == table_.end() ? nullptr : &entry->second;
@@ -89,8 +90,8 @@ class Tracker {
 };
 
 // Makes `tracker` the current table of this thread for as long as the scope lives. Then the former
-// one is current again, also when an exception ends the scope. Scopes nest. A `CallScope` that is
-// open outside does not see what happens inside: open it within.
+// table is current again, also when an exception ends the scope. Scopes nest. A `CallScope` that is
+// open outside does not see what happens inside this scope, so open it within.
 class TrackerScope {
  public:
   explicit TrackerScope(Tracker& tracker);
@@ -103,8 +104,8 @@ class TrackerScope {
   CallScope* const former_call_;
 };
 
-// For layers used outside a pipeline: a table of its own for one forward, so that a forward that
-// fails half-way leaves no stashed tensor behind in the thread's table.
+// Gives one forward of layers that are used outside a pipeline a table of its own, so that a
+// forward that fails half-way leaves no stashed tensor behind in the thread's table.
 //
 // Example:
 //   skip::Scope scope;

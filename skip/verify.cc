@@ -21,7 +21,7 @@ bool has_known_order(const internal::Found& a, const internal::Found& b) {
          a.parents[depth] == b.parents[depth]) {
     ++depth;
   }
-  // If one of the two contains the other, it may stash or pop before or after the other runs.
+  // A layer that contains the other layer may stash or pop before or after the other layer runs.
   auto is_around = [depth](const internal::Found& outer, const internal::Found& inner) {
     return depth == outer.parents.size() && depth < inner.parents.size() &&
            dynamic_cast<const Skippable*>(inner.parents[depth]) == outer.skippable;
@@ -40,8 +40,7 @@ void verify_skippables(const torch::nn::Sequential& module) {
                    "the model itself is a layer with skips, but only the layers in it are called: "
                    "give the skips to one of them");
 
-  // All in one pass: a pop that comes before its stash is judged at the end, when all stashes are
-  // known.
+  // A pop that comes before its stash is judged after this pass, when all stashes are known.
   std::unordered_map<Key, const internal::Found*> stashed;
   std::unordered_map<Key, const internal::Found*> popped;
   std::vector<std::pair<Key, const internal::Found*>> early_pops;

@@ -14,7 +14,7 @@ namespace gpipe::skip {
 // child that is not a `Sequential` may be registered in any order, since only that child knows in
 // which order it calls them.
 //
-// Guarantees: it reads the model and changes nothing.
+// Guarantees: the check reads the model and changes nothing.
 //
 // Throws one c10::TypeError that lists every mismatch, with the child ("child 2", or "child 3.1"
 // for a layer nested in child 3) and the name. Mismatches are: a layer that both stashes and pops a

@@ -20,7 +20,7 @@ namespace gpipe::skip::internal {
 struct Found {
   Skippable* skippable;
   std::string path;                               // "3.1", relative to the root; "" for the root
-  std::vector<const torch::nn::Module*> parents;  // from the root down, excluding itself
+  std::vector<const torch::nn::Module*> parents;  // from the root down, without the layer itself
 };
 
 // Every occurrence of a skippable layer at or below `root`, parents before children, in the order

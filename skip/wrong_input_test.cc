@@ -58,7 +58,7 @@ TEST_P(WrongInputTest, IsRefusedAndTheThreadsTableIsAsItWas) {
   EXPECT_EQ(&Tracker::current(), &tracker);
   EXPECT_EQ(tracker.to_text(), "'waiting'");
   EXPECT_TRUE(tracker.pop(key).is_same(waiting));
-  // The call is no longer observed: a layer may stash a name again.
+  // The refused call is no longer observed, so a layer may stash a name again.
   auto layer = stash_layer({"a"});
   layer->to_stash = {"a", "a"};
   EXPECT_NO_THROW(layer->forward(waiting));
@@ -151,7 +151,8 @@ Rows names() {
 INSTANTIATE_TEST_SUITE_P(Skippable, WrongInputTest, ::testing::ValuesIn(names()),
                          gpipe::testing::row_name);
 
-// Null pointers in a model: a submodule of a layer, or a layer itself.
+// Hole has a null pointer as a submodule. with_hole() returns a model with a null pointer as a
+// layer.
 struct HoleImpl : torch::nn::Module {
   HoleImpl() { register_module("hole", std::shared_ptr<torch::nn::LinearImpl>()); }
   at::Tensor forward(at::Tensor x) { return x; }
@@ -231,7 +232,7 @@ Rows trackers() {
             {"'a' is declared to be popped, but was not", "use each declared name once"}),
       error("CallOfALayerThatIsNotInThePlan",
             [] {
-              SkipLayer layer = plain_layer();  // a plan points into its layer
+              SkipLayer layer = plain_layer();  // outlives the plan, which points into it
               const CallPlan plan(*layer);
               CallScope scope(plan);
               stash_layer({"a"})->forward(at::ones({1}));
@@ -247,7 +248,8 @@ Rows trackers() {
 INSTANTIATE_TEST_SUITE_P(Tracker, WrongInputTest, ::testing::ValuesIn(trackers()),
                          gpipe::testing::row_name);
 
-// --- verify_skippables and Layout::inspect: the second refuses what the first refuses
+// --- verify_skippables and Layout::inspect. Layout::inspect also refuses what verify_skippables
+// refuses.
 
 struct Model {
   std::string name;
@@ -360,7 +362,7 @@ Rows balances() {
 INSTANTIATE_TEST_SUITE_P(Balance, WrongInputTest, ::testing::ValuesIn(balances()),
                          gpipe::testing::row_name);
 
-// Calls that look wrong but are accepted.
+// --- Calls that look wrong but are accepted
 
 TEST(OddInputTest, NothingDeclaredIsNothingToCheck) {
   EXPECT_NO_THROW(verify_skippables(Sequential()));

@@ -8,7 +8,7 @@ namespace gpipe::text {
 
 double at_least(double least, double value, const std::string& given) {
   if (std::isfinite(value) && value >= least) return value;
-  std::ostringstream text;  // unlike std::to_string without zeros at the end
+  std::ostringstream text;  // writes no zeros at the end, as std::to_string would
   text << given << ": give a finite number of at least " << least;
   throw std::invalid_argument(text.str());
 }

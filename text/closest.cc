@@ -6,8 +6,8 @@
 namespace gpipe::text {
 namespace {
 
-// Names are short. A longer text is not a mistyped name, and comparing it would take time that
-// grows with the square of its length.
+// The most letters of a name. A longer text is not a mistyped name, and comparing it would take
+// time that grows with the square of its length.
 constexpr std::size_t kMostLetters = 80;
 
 bool separates(char c) { return c == '-' || c == '_' || c == ' '; }
@@ -31,7 +31,7 @@ std::string joined(const std::vector<std::string>& words) {
   return all;
 }
 
-// The Levenshtein distance, in which two neighbors that changed places are one change.
+// The Levenshtein distance. Two neighbors that have changed places count as one change.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> changes(a.size() + 1,
                                                 std::vector<std::size_t>(b.size() + 1));
@@ -61,7 +61,8 @@ std::string closest(std::string_view name, const std::vector<std::string>& candi
     const std::vector<std::string> parts = words(candidate);
     return std::find(parts.begin(), parts.end(), given) != parts.end();
   };
-  // A wrong letter in a whole name is more likely than left-out words of a longer name.
+  // A name with a single wrong letter is preferred to a longer name of which words are left out,
+  // because a wrong letter is the likelier mistake.
   constexpr std::size_t kLettersOfAName = 4;
   const auto misses_a_letter = [&](const std::string& candidate) {
     return given.size() >= kLettersOfAName && distance(given, joined(words(candidate))) == 1;

@@ -9,7 +9,7 @@ namespace gpipe::text {
 
 std::string digits(double value) {
   const double size = std::abs(value);
-  // 9.996 is shown as 10.0, not as 10.00.
+  // The bounds are those of the rounded numbers: 9.996 is shown as 10.0, not as 10.00.
   const int behind = size < 1 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
   return absl::StrFormat("%.*f", behind, value);
 }

@@ -21,9 +21,9 @@ struct MemoryUnit {
 // less.
 MemoryUnit memory_unit(int64_t largest);
 
-// The number without its unit. It has at most `decimals` digits behind the point, one less for each
-// digit before the point after the first, and at least one. A size that would be shown as 0 but is
-// not 0 is "<0.001".
+// The number without its unit. It has `decimals` digits behind the point, one less for each further
+// digit before the point, and at least one: "1.234", "12.34". A size that would be shown as 0 but
+// is not 0 is "<0.001".
 std::string in_unit(int64_t bytes, const MemoryUnit& unit, int decimals = 3);
 
 }  // namespace gpipe::text

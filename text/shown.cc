@@ -3,7 +3,7 @@
 namespace gpipe::text {
 namespace {
 
-// Whether a character is printed. Not printed are those that reorder or separate lines: U+2028 to
+// Whether a character is printed. Characters that reorder or separate lines are not: U+2028 to
 // U+202E and U+2066 to U+2069.
 bool is_printed(uint32_t code, Letters letters) {
   if (code < 0x20) {

@@ -27,13 +27,13 @@ enum class Letters : uint8_t {
   kAllOfLines  // any letter, tabs and line breaks
 };
 
-// The text with \x00 to \xff for each byte that does not belong to a printed letter: control
-// characters, because a zero would end a message, a line break would break a table, and others
-// change a terminal's colors; bytes that are not UTF-8; and characters that reorder or break a
-// line.
+// The text with \x00 to \xff for each byte that does not belong to a printed letter. These are
+// bytes that are not UTF-8, characters that reorder or break a line, and control characters: a zero
+// would end a message, a line break would break a table, and other control characters change a
+// terminal's colors.
 std::string shown(std::string_view text, Letters letters = Letters::kAll);
 
-// shown() in quotes, however long it is. For a name, which must be whole to be found.
+// shown() in quotes, however long it is. It is for names, which must be whole to be found.
 std::string in_quotes(std::string_view text, Letters letters = Letters::kAll);
 
 // shown() in quotes. A long text is cut after 80 bytes, with "..." behind.

@@ -66,7 +66,7 @@ def _version(module_ctx):
     if len(chosen) > 1:
         fail("MODULE.bazel has several gpipe.libtorch(version = ...): {}. Keep one.".format(", ".join(chosen)))
 
-    # If somebody names a folder, this code does not know which version is in it.
+    # If a folder is given, its version is not known here.
     if module_ctx.os.environ.get("LIBTORCH_ROOT") or _path(module_ctx, "libtorch"):
         return chosen[0] if chosen else ""
     used = module_ctx.os.environ.get("GPIPE_LIBTORCH") or (chosen or listed)[0]

@@ -1,6 +1,6 @@
 """Repositories that stand for a library installed by the system's package manager."""
 
-# Where a header or another file of an installed library may be, most specific first.
+# The prefixes under which a file of an installed library may be, most specific first.
 PREFIXES = ["/usr/local", "/usr"]
 
 def find_under_prefix(repository_ctx, relative):
@@ -38,8 +38,9 @@ def _system_library_impl(repository_ctx):
 
 # `probe`: a file, relative to /usr or /usr/local, that proves the library is installed.
 #
-# `links`: names in the repository -> files or folders relative to where the probe was found.
-# Headers in /usr/include need no link: they belong to the compiler, and Bazel treats them so.
+# `links`: maps names in the repository to files or folders, relative to the prefix where the probe
+# was found. Headers in /usr/include need no link, because Bazel treats them as a part of the
+# compiler.
 system_library = repository_rule(
     implementation = _system_library_impl,
     attrs = {

@@ -16,10 +16,11 @@ load("//third_party/turbojpeg:workspace.bzl", turbojpeg = "repo")
 load("//third_party/zlib:workspace.bzl", zlib = "repo")
 
 def _libtorch():
-    # Debian's Bazel 4 is the one that reports no version.
+    # Only Debian's Bazel 4 does not report a version.
     libtorch(headers_as_folders = not native.bazel_version)
 
-# Each function defines the repository of that name, without asking whether there is one: a module extension cannot ask.
+# Each function defines the repository of that name. It does not ask whether there is one already,
+# because a module extension cannot ask.
 _REPOSITORIES = {
     "com_github_google_benchmark": com_github_google_benchmark,
     "com_github_google_glog": com_github_google_glog,

@@ -58,7 +58,8 @@ esac
 found=("${found[@]//torch==/}")
 (IFS=,; echo "{\"install\": [${found[*]}]}") >"${report}"
 END
-# Bazel: records its arguments and the list in use; fails in the step that FAILS names, with the text of a file.
+# This Bazel records its arguments and the list in use. It fails in the step that FAILS names, with
+# the text of a file.
 cat >"${clone}/tools/bazel" <<'END'
 #!/usr/bin/env bash
 echo "${PWD##*/}: bazel $* (GPIPE_LIBTORCH=${GPIPE_LIBTORCH} LIBTORCH_ROOT=${LIBTORCH_ROOT:-none})" | sed "s:$(dirname "${GPIPE_LIBTORCH_VERSIONS}"):FOLDER:" | tee -a "${CALLS}"
@@ -73,8 +74,8 @@ END
 chmod +x "${root}/bin/python3" "${clone}/tools/bazel"
 export CALLS="${root}/calls" SAYS="${root}/says"
 
-# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- ARGUMENT...: libtorch_try ends with CODE; its output and Bazel's
-# calls have each TEXT, and no !TEXT.
+# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- ARGUMENT...: libtorch_try must end with CODE.
+# Its output and Bazel's calls must have each TEXT, and no !TEXT.
 check() {
   local name="$1" code="$2" output actual text
   local -a texts=() variables=()
@@ -137,7 +138,8 @@ check "a version of the list, by another standard" 0 "build ${flags} -- //..." $
 check "less" 0 "build ${flags} -- //gpipe:gpipe //balance/..." "test ${flags} //gpipe/tests/exactness/..." "!public_headers" \
   "LibTorch 2.15.0: //gpipe:gpipe //balance/... compile." -- -- 2.15.0 --only=//gpipe:gpipe,//balance/...
 
-# The output of a failed build. Only the first error of an action is reported, and the same error of several files once.
+# This is the output of a failed build. Only the first error of an action must be reported, and an
+# error of several files only once.
 cat >"${SAYS}" <<'END'
 [1 / 9] 1 action running
 ERROR: /somewhere/clone/gpipe/BUILD.bazel:3:11: Compiling gpipe/a.cc failed: (Exit 1): gcc failed: error executing command /usr/bin/gcc -U_FORTIFY_SOURCE

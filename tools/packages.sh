@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Sourced by tools/bazel and tools/lint: finds the packages of a list such as packages.txt that this machine lacks, and
-# installs them. Finding takes a few milliseconds, because it runs no program besides the shell.
+# tools/bazel and tools/lint source this file. It finds the packages of a list such as packages.txt
+# that this machine lacks, and installs them. Finding takes a few milliseconds, because it runs no
+# program besides the shell.
 
 # find_bazel: sets `bazel` to a Bazel that is not a wrapper of this repository; empty if there is
 # none.
@@ -36,7 +37,7 @@ choose_options() {
   local folder clone
   options=()
   [[ ${bazel} == /usr/bin/bazel-[0-9]* ]] || return 0
-  # The usual case runs no program.
+  # In the usual case, without spaces in PWD, this runs no program.
   if [[ ${PWD} == *" "* && "$(pwd -P)" == *" "* ]]; then
     folder="$(pwd -P)" clone="$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)"
     [[ ${folder}/ != "${clone}"/* ]] || folder="${clone}"
@@ -52,7 +53,7 @@ choose_options() {
   fi
 }
 
-# has PROOF
+# has PROOF: whether this machine has what proves that a package is installed.
 has() {
   case "$1" in
     bazel) find_bazel; [[ -n ${bazel} ]] ;;
@@ -146,7 +147,8 @@ run_apt() {
   local -a repair=()
   local tries before
   if [[ -e ${unfinished} ]]; then
-    # Fails while another installation runs; the commands below wait for that.
+    # This fails while another installation runs. The commands below wait for the other
+    # installation.
     "${as_root[@]}" dpkg --configure -a
     repair=(-f)
   else
@@ -157,7 +159,8 @@ run_apt() {
   for ((tries = 0; tries < 150; ++tries)); do
     : >"${log}"
     if "${as_root[@]}" apt-get update; then
-      # It also succeeds without a network: then its lists prove nothing.
+      # apt-get update also succeeds without a network. Then its lists do not show which packages
+      # are unknown.
       [[ "$(<"${log}")" == *"Failed to fetch"* || "$(<"${log}")" == *"index files failed"* ]] || leave_out_unknown "$1"
       break
     fi
@@ -181,7 +184,7 @@ ensure_packages() {
   local log package needed
   local -a as_root
   find_missing "$1"
-  # Above 0 if nothing can be built as it is.
+  # `needed` is above 0 if nothing can be built as it is.
   needed=${#missing_build[@]}
   [[ ! -e ${unfinished} || -z "$(type -P apt-get)" ]] || needed=1
   [[ ${#missing[@]} -eq 0 && ${needed} -eq 0 ]] && return 0
@@ -234,8 +237,9 @@ ensure_packages() {
   rm -f "${log}"
   hash -r
   find_missing "$1"
-  # Its files were deleted, or dpkg was told to leave them out: apt-get takes the package for installed, and would never
-  # bring them back.
+  # Data may be missing although apt-get takes the package for installed: its files were deleted, or
+  # dpkg was told to leave them out. apt-get would never bring them back, so the package is not
+  # asked for again.
   for package in "${missing_data[@]}"; do
     "${as_root[@]}" touch "${unknown}-${package}"
     {

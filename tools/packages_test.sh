@@ -16,7 +16,7 @@ expect() { # NAME EXPECTED ACTUAL
   failures=$((failures + 1))
 }
 
-for list in tools/packages.txt tools/lint-packages.txt tools/ci/{browser,cmake,launcher}-packages.txt; do
+for list in tools/packages.txt tools/lint-packages.txt tools/ci/{browser,cmake,launcher,python}-packages.txt; do
   wrong="$(awk '!/^#/ && ($2 == "data" ? NF < 5 : NF != 3)' "${list}")"
   [[ -z ${wrong} ]] || expect "${list}" "three columns, and of data what is lost without it" "${wrong}"
 done
@@ -87,7 +87,8 @@ expect "full disk: fails" 1 "$?"
 expect "full disk: says where" "nothing can be written to /proc/nowhere" "${output}"
 unset TMPDIR
 
-# apt-get is killed between unpacking and setting up.
+# If apt-get is killed between unpacking and setting up, the packages must not be taken for
+# installed.
 output="$(DIES=1 bash -c 'source "$1"; unfinished="$2"; ensure_packages "$3"' bash "${packages}" "${unfinished}" "${root}/list" 2>&1)"
 rm -f "${root}/bin/dpkg"
 printf '#!%s/bin/bash\necho "dpkg $*" >>"%s/apt.log"\n' "${root}" "${root}" >"${root}/bin/dpkg"
@@ -102,7 +103,7 @@ expect "interrupted: sets up what is unpacked" "dpkg --configure -a" "$(cat "${r
 expect "interrupted: finished once" "gone" "$([[ -e ${unfinished} ]] || echo gone)"
 rm "${root}/unknown-some-data" # This apt-get does not bring it; below.
 
-# Only data is missing.
+# If only data is missing, the build goes on, and the message says what is lost.
 output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"
 expect "only data missing, told not to install: goes on" 0 "$?"
 expect "only data missing, told not to install: says so" "that no build needs" "${output}"
@@ -112,7 +113,7 @@ output="$(ensure_packages "${root}/list" 2>&1)"
 expect "only data missing, apt-get fails: goes on" 0 "$?"
 rm "${root}/broken"
 
-# apt-get takes the package for installed, but its files are gone.
+# If apt-get takes the package for installed, but its files are gone, the build goes on.
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "files that are gone: goes on" 0 "$?"
 expect "files that are gone: which, and what is lost" "there is no /usr/share/gpipe/not/there. Without it:
@@ -124,7 +125,8 @@ output="$(ensure_packages "${root}/list" 2>&1)"
 expect "files that are gone: said once, and apt-get left alone" "0 none" "$? ${output}$([[ -e ${root}/apt.log ]] || echo none)"
 rm "${root}/unknown-some-data" "${root}/bin/gpipe-not-there"
 
-# A user that is not root: with a sudo that asks for no password, with one that does, and without sudo.
+# The user is not root. There is a sudo that asks for no password, a sudo that asks for one, or no
+# sudo.
 # shellcheck disable=SC2034
 user=1000
 touch "${root}/apt.log"
@@ -152,7 +154,8 @@ rm "${root}/asks"
 # shellcheck disable=SC2034
 user=0
 
-# Another program holds the lock; an unrelated package source is gone.
+# Another program holds apt's lock for a while, and an unrelated package source is gone: the packages are installed all
+# the same.
 touch "${root}/locked"
 output="$(UPDATE_CODE=100 ensure_packages "${root}/list" 2>&1)"
 expect "locked lists, and a source that is gone: succeeds" 0 "$?"
@@ -165,7 +168,7 @@ expect "installs: says so" "GPipe: installing not-there some-data" "${output}"
 expect "installs: with apt-get" "install -y --no-install-recommends not-there some-data" "$(cat "${root}/apt.log")"
 rm "${root}/unknown-some-data"
 
-# Another Debian, which does not have the data.
+# On another Debian the package with the data does not exist (apt-cache does not know it).
 rm "${root}/bin/gpipe-not-there"
 cat >"${root}/bin/apt-cache" <<EOF
 #!${root}/bin/bash
@@ -192,7 +195,8 @@ BAZEL_REAL="${root}/bazel-real" find_bazel
 # shellcheck disable=SC2154
 expect "the launcher's Bazel" "${root}/bazel-real" "${bazel}"
 
-# Paths with spaces. shellcheck does not see that these are used.
+# Debian's Bazel gets other folders if paths have spaces. shellcheck does not see that these
+# variables are used.
 # shellcheck disable=SC2034
 choose() { # FOLDER BAZEL ARGUMENTS...
   bazel="$2"

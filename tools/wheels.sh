@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced: wheels of Python's registry, pinned with their hashes, once for all clones.
+# To be sourced. Fetches wheels of Python's registry, pinned with their hashes, once for all clones.
 
-# Without HOME, ~ is the folder in the list of users.
+# If HOME is not set, ~ is the home that the system's list of users gives.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 
@@ -20,7 +20,8 @@ fetch_wheels() {
   echo "${cached}"
 }
 
-# Makes the folder, completely or not at all.
+# download_wheels FOLDER WHAT PACKAGE REQUIREMENTS HINT...: makes the folder, completely or not at
+# all.
 download_wheels() { # FOLDER WHAT PACKAGE REQUIREMENTS HINT...
   local cached="$1" what="$2" package="$3" requirements="$4" log="$1.log"
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
@@ -40,7 +41,7 @@ download_wheels() { # FOLDER WHAT PACKAGE REQUIREMENTS HINT...
     --only-binary=:all: --no-compile --target "${cached}.tmp/site" -r "${requirements}" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${cached}.tmp"
-    # The log may then be cut short.
+    # On a full disk the log may be cut short.
     if [[ ! -s ${log} ]] || grep -qiE 'no space left|disk quota exceeded|disk full' "${log}"; then
       die "the disk of ${cache} was full before ${what} could be unpacked." \
         "Make room, or set GPIPE_CACHE to a folder on a larger disk, and call again."

@@ -22,11 +22,13 @@ TEST(DefaultChunks, ArePowersOfTwoAndTheRows) {
 TEST(DefaultChunks, LeaveABatchNormMoreThanOneRow) {
   nn::Sequential model(nn::Linear(1, 1), nn::BatchNorm2d(1));
   EXPECT_THAT(default_chunks(*model, 8), ElementsAre(1, 2, 4));
-  EXPECT_THAT(default_chunks(*model, 9), ElementsAre(1, 2, 4)) << "of 8 the last has one";
+  EXPECT_THAT(default_chunks(*model, 9), ElementsAre(1, 2, 4))
+      << "with 8 chunks the last micro-batch would have one row";
   EXPECT_THAT(default_chunks(*model, 2), ElementsAre(1));
-  EXPECT_THAT(default_chunks(*model, 1), ElementsAre(1)) << "it has no more";
+  EXPECT_THAT(default_chunks(*model, 1), ElementsAre(1)) << "there is only one row";
   model->eval();
-  EXPECT_THAT(default_chunks(*model, 8), ElementsAre(1, 2, 4, 8)) << "they take no statistics";
+  EXPECT_THAT(default_chunks(*model, 8), ElementsAre(1, 2, 4, 8))
+      << "in eval mode batch norms take no statistics, so one row is enough";
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ struct FitOptions {
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
   TORCH_ARG(bool, zero_grad) = true;
   TORCH_ARG(bool, deferred_batch_norm) = false;
-  // Default: Schedule::one_f_one_b.
+  // The schedule of a training step. Default: Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
 
   // Bytes to leave free on each device for what a plan cannot see: workspaces of kernels and the
@@ -47,7 +47,7 @@ struct FitOptions {
   // The speed of each device.
   TORCH_ARG(NominalDevice, speed) = {};
 
-  // Default: none.
+  // Called during the search, see FitProgress. Default: none.
   TORCH_ARG(FitProgress, progress) = nullptr;
 };
 
@@ -105,7 +105,7 @@ using Family = std::function<Training(int64_t member)>;
 
 struct Largest {
   int64_t member = 0;  // 0: not even the first member fits
-  Fit fit;             // of that member; not set if none fits
+  Fit fit;             // the fit of that member; not set if none fits
   // The smallest member that does not fit, and its nearest fit. 0 if `most` fits.
   int64_t next = 0;
   Fit next_fit;

@@ -10,7 +10,8 @@
 
 namespace gpipe::balance {
 
-// With all micro-batches of the fit, and without progress. `shared_inputs`: as in the Training.
+// The options of a plan with all micro-batches of the fit, and without progress. `shared_inputs`:
+// as in the Training.
 MemoryPlanOptions memory_options(const Fit& fit, const std::vector<int64_t>& shared_inputs,
                                  const FitOptions& options);
 

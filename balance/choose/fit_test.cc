@@ -73,13 +73,15 @@ MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
                          .capacity(capacity));
 }
 
-// With a single row a batch norm would have no statistics and would throw.
+// With a single row a batch norm would have no statistics and would throw. So fit() tries
+// micro-batches of one row only if `chunks` asks for them.
 TEST(Fit, ABatchNormGetsMoreThanOneRow) {
   Training training = linears(0, 8);
   training.make = [] {
     return nn::Sequential(nn::Linear(512, 512), nn::BatchNorm1d(512), nn::Linear(512, 512));
   };
-  // Too little memory, so the smallest micro-batches are tried, too.
+  // There is too little memory for any plan, so fit() also tries the smallest micro-batches that a
+  // batch norm allows: `chunks` stays below 8.
   const Fit found = fit(training, {kMiB, kMiB});
   EXPECT_FALSE(found.fits);
   EXPECT_LT(found.chunks, 8);
@@ -87,7 +89,7 @@ TEST(Fit, ABatchNormGetsMoreThanOneRow) {
   EXPECT_TRUE(easy.fits);
   EXPECT_LT(easy.chunks, 8);
   EXPECT_THROW(fit(training, {1000 * kMiB, 1000 * kMiB}, FitOptions().chunks({8})), c10::Error)
-      << "asked for";
+      << "chunks that the caller asked for are not replaced by fewer: fit() throws";
 }
 
 TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
@@ -102,7 +104,8 @@ TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
   EXPECT_THAT(found.room, Each(1000 * kMiB));
 }
 
-// 1024 rows of the outputs of a linear layer and its activation are 4 MiB.
+// A plan of all micro-batches must confirm each answer. The rooms are so small that activations
+// matter: for 1024 rows a linear layer and its activation function have outputs of 4 MiB.
 TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
   const Training training = linears(16, 1024);
   const auto options = FitOptions().chunks({1, 2, 4, 8, 16, 32});
@@ -121,7 +124,8 @@ TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
   }
 }
 
-// A single micro-batch cannot be made smaller, so its activations must be dropped.
+// With 8 chunks under fill-drain all activations are kept at the same time. The devices have room
+// only if some of them are recomputed.
 TEST(Fit, FindsThatOnlyCheckpointsFit) {
   const Training training = linears(32, 4096);
   const auto chunks = FitOptions().chunks({8}).schedule(Schedule::gpipe);
@@ -311,15 +315,15 @@ TEST(Largest, IsTheLastThatFits) {
                           << found.next_fit.limit;
 }
 
-// One plan tells how much memory is missing. With the prediction corrected by it, the same
-// candidate stays far from fitting.
+// A candidate that is far from fitting is planned once. The plan says how much memory is missing,
+// and the prediction that the plan corrects is still far from fitting.
 TEST(Largest, WhatIsFarFromFittingIsPlannedOnceInEachThriftyWay) {
   for (uint64_t seed = testing::test_seed(); seed < testing::test_seed() + 6; ++seed) {
     const Training training = random_linears(seed);
     const Largest found = largest([&](int64_t) { return training; }, 1, {kMiB / 4, kMiB / 4});
     EXPECT_EQ(found.member, 0);
     EXPECT_THAT(found.next_fit.limit, HasSubstr("too little"));
-    // the smallest micro-batches twice, a single one once
+    // at most: the smallest micro-batches in two checkpoint modes, and a single micro-batch
     EXPECT_LE(found.next_fit.plans, 3) << seed;
   }
 }

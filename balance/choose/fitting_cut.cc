@@ -23,8 +23,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 }
 
 // The most micro-batches whose inputs and activations a stage holds at a time. A micro-batch that
-// waits for its weight gradients counts with all of both, as the profile knows the exact part for
-// stages only, not for layers.
+// waits for its weight gradients counts with all its inputs and activations, because the profile
+// knows the part that really waits only for stages, not for layers.
 struct Held {
   int64_t inputs = 0;
   int64_t kept = 0;
@@ -87,7 +87,7 @@ class Block {
     }
   }
 
-  // Both are monotonic: another layer never makes them smaller.
+  // time() and memory() are monotonic: another layer never makes them smaller.
   double time() const { return forward_ * (held_.recomputes ? 2 : 1) + backward_; }
   double memory() const {
     return state_ + static_cast<double>(held_.inputs) * received_ +
@@ -110,9 +110,9 @@ class Block {
 
 // The cost of a block in a partition, as the search sees it.
 struct Cost {
-  // cost of which the largest of a cut counts; another layer never makes it smaller
+  // The cost whose largest value over a cut counts. Another layer never makes it smaller.
   double largest = 0;
-  double sum = 0;  // cost of which the sum over a cut counts
+  double sum = 0;  // the cost whose sum over a cut counts
 };
 
 class Search {
@@ -136,7 +136,8 @@ class Search {
     }
   }
 
-  // cost(block, partition)
+  // Returns the cut with the smallest largest cost, and among such cuts the one with the smallest
+  // sum. `cost(block, partition)` returns a Cost.
   template <typename CostOf>
   std::optional<std::vector<int64_t>> best(const CostOf& cost) const {
     // [number of layers before] The smallest largest cost so far.

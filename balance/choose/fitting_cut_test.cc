@@ -58,7 +58,8 @@ TEST(FittingCut, KeepsTheLimitOfEachPartition) {
   EXPECT_EQ(fastest_fitting_cut(layers(8), limits({-1, 10000})), std::nullopt);
 }
 
-// Under 1F1B the first of two partitions has two micro-batches in flight.
+// Under 1F1B the first of two partitions has two micro-batches in flight, so it gets fewer layers.
+// With a single micro-batch, or with recomputes, both partitions get the same number.
 TEST(FittingCut, CountsActivationsForEachMicroBatchInFlight) {
   Profile profile = layers(6);
   for (LayerProfile& layer : profile.layers) layer.kept = 100;
@@ -87,7 +88,7 @@ TEST(FittingCut, CountsSkipsWhereTheyArrive) {
   EXPECT_EQ(fastest_fitting_cut(profile, limits({200, 249})), std::nullopt);
 }
 
-// A cut has the memory that explain() predicts for it.
+// A cut must have the memory that explain() predicts for it: with these limits it just fits.
 TEST(FittingCut, CountsAsExplainDoes) {
   Profile profile = layers(9);
   profile.input = 7;

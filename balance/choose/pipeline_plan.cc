@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "balance/costs/parsed_json.h"
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
@@ -30,12 +31,7 @@ constexpr char kUnits[] = "seconds, bytes";
 constexpr double kRounding = 1e-9;
 
 // Prints all digits, so that the number can be read back exactly.
-std::string text_of(double value) {
-  std::ostringstream out;
-  out.precision(std::numeric_limits<double>::max_digits10);
-  out << value;
-  return out.str();
-}
+std::string text_of(double value) { return absl::StrFormat("%.17g", value); }
 
 template <typename Value, typename ToText>
 std::string joined(const std::vector<Value>& values, const ToText& to_text) {
@@ -330,7 +326,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
     if (device.predicted >= 0) devices.back()["predicted"] = device.predicted;
   }
   json["schedule"] = plan.schedule.to_text();
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 PipelinePlan plan_from_json(const std::string& text, const std::string& file) {

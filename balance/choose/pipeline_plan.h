@@ -18,7 +18,7 @@
 
 namespace gpipe::balance {
 
-// In bytes.
+// The memory of a device in a plan, in bytes.
 struct PlannedDevice {
   int64_t limit = 0;  // what the device has; 0: no limit was given
   int64_t live = 0;   // the most that tensors hold at a time

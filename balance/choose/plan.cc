@@ -15,12 +15,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/choose/corrected_limits.h"
 #include "balance/choose/default_chunks.h"
 #include "balance/choose/training.h"
 #include "balance/costs/autocast.h"
 #include "balance/costs/first_rows.h"
 #include "balance/costs/profile_checks.h"
 #include "balance/costs/profiler.h"
+#include "balance/cut/partition.h"
+#include "balance/cut/pieces.h"
 #include "balance/memory/caching_allocator.h"
 #include "balance/memory/device_room.h"
 #include "balance/memory/param_scale.h"
@@ -33,23 +36,11 @@
 namespace gpipe::balance {
 namespace {
 
-// The most plans of memory after which the limits are corrected.
-constexpr int kMostMemoryPlans = 6;
 // If nothing fits: the number of further candidates whose memory is planned, and the bisection
 // steps that find how much memory one needs.
 constexpr size_t kMostNearest = 5;
 constexpr int kBisections = 8;
 constexpr size_t kMostOthers = 10;
-
-c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
-  for (const at::Tensor& tensor : model->parameters()) {
-    if (tensor.defined()) return tensor.device();
-  }
-  for (const at::Tensor& tensor : sample) {
-    if (tensor.defined()) return tensor.device();
-  }
-  return c10::kCPU;
-}
 
 // Plans one model.
 class Planner {
@@ -66,73 +57,73 @@ class Planner {
                       "the sample has no tensors; give a mini-batch of the model's inputs");
     rows_ = batch_size(sample, "sample tensor", options.shared_inputs());
     TORCH_CHECK_VALUE(rows_ > 0, "the sample has no rows; give a mini-batch of the model's inputs");
-    on_meta_ = device_of(model, sample).is_meta();
+    on_meta_ = device_of(model, sample, c10::kCPU).is_meta();
     if (on_meta_) {
       memory_model_ = model;
     } else if (options.make()) {
       const MetaScope scope;
       memory_model_ = options.make()();
     }
-    autocast_ =
-        autocast_name(memory_model_ ? options.device_type() : device_of(model, sample).type());
+    autocast_ = autocast_name(memory_model_ ? options.device_type()
+                                            : device_of(model, sample, c10::kCPU).type());
     set_up_problem();
   }
 
   PlanReport run() {
-    std::vector<int64_t> limits = problem_.limits;  // the user's limits
-    std::optional<Nearest> nearest;
-    const auto consider = [&](const PlanCandidate& candidate, const Memory& memory) {
-      Nearest needs = least_for(candidate, memory);
-      if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
-    };
-    bool least = false;  // whether the search looks for the least memory
-    for (int rounds = 1;; ++rounds) {
-      tell("searching");
-      PlanSearch search = search_plan(problem_);
-      if (!search.best.fits() && !memory_model_) {
-        consider(search.best, memory_of_profile(search.best));
-        break;
-      }
-      // The profile may be wrong about a small excess and about which candidate is nearest. So if
-      // nothing fits by the profile, the memory of several candidates is planned.
-      std::vector<PlanCandidate> candidates = {search.best};
-      if (!search.best.fits()) add_nearest(search.others, candidates);
-      Memory memory;
-      for (size_t k = 0; k < candidates.size(); ++k) {
-        memory = memory_of(candidates[k]);
-        if (!fits(memory)) {
-          consider(candidates[k], memory);
-          continue;
-        }
-        if (!search.best.fits()) search.others.clear();  // the others do not fit, either
-        // The alternatives change the candidate that was nearest by the profile, or were made under
-        // reduced limits: they do not belong to this one.
-        if (k > 0 || least) search.alternatives.clear();
-        search.best = candidates[k];
-        search.best.excess = 0;
-        return report(std::move(search), memory);
-      }
-      if (least) break;
-      if (!search.best.fits() || rounds >= kMostMemoryPlans) {
-        // With reduced limits the search continues towards less memory and may find a candidate
-        // that fits.
-        least = true;
-        for (size_t d = 0; d < limits.size(); ++d) {
-          problem_.limits[d] = std::min(problem_.limits[d], limits[d] / 4);
-        }
-        continue;
-      }
-      for (size_t d = 0; d < limits.size(); ++d) {
-        const int64_t over = memory.needed[d] - search.best.memory[d];
-        if (memory.needed[d] > limits[d]) {
-          problem_.limits[d] = std::min(problem_.limits[d], limits[d] - over);
-        }
-      }
+    correct_by_plans(problem_.limits, kMostPlans, [&](const std::vector<int64_t>& limits) {
+      problem_.limits = limits;
+      return attempt(/*least=*/false);
+    });
+    if (!report_ && memory_model_) {
+      // With reduced limits the search continues towards less memory and may find a candidate that
+      // fits.
+      for (int64_t& limit : problem_.limits) limit = std::min(limit, options_.memory() / 4);
+      (void)attempt(/*least=*/true);
     }
-    nothing_fits(*nearest);
+    if (!report_) nothing_fits(*nearest_);
+    return *std::move(report_);
   }
 
  private:
+  // Searches, and plans the memory of what the search finds. Sets report_ if that fits. Returns the
+  // errors of the profile on the devices that the plan exceeds; none if correcting them is of no
+  // use. `least`: whether the search looks for the least memory.
+  PredictionErrors attempt(bool least) {
+    tell("searching");
+    PlanSearch search = search_plan(problem_);
+    if (!search.best.fits() && !memory_model_) {
+      consider(search.best, memory_of_profile(search.best));
+      return std::nullopt;
+    }
+    // The profile may be wrong about a small excess and about which candidate is nearest. So if
+    // nothing fits by the profile, the memory of several candidates is planned.
+    std::vector<PlanCandidate> candidates = {search.best};
+    if (!search.best.fits()) add_nearest(search.others, candidates);
+    Memory memory;
+    for (size_t k = 0; k < candidates.size(); ++k) {
+      memory = memory_of(candidates[k]);
+      if (!fits(memory)) {
+        consider(candidates[k], memory);
+        continue;
+      }
+      if (!search.best.fits()) search.others.clear();  // the others do not fit, either
+      // The alternatives change the candidate that was nearest by the profile, or were made under
+      // reduced limits: they do not belong to the candidate that fits.
+      if (k > 0 || least) search.alternatives.clear();
+      search.best = candidates[k];
+      search.best.excess = 0;
+      report_ = report(std::move(search), memory);
+      return std::nullopt;
+    }
+    if (!search.best.fits()) return std::nullopt;
+    std::vector<PredictionError> errors;
+    for (size_t d = 0; d < memory.needed.size(); ++d) {
+      if (memory.needed[d] <= options_.memory()) continue;
+      errors.push_back({d, memory.needed[d] - search.best.memory[d], /*exceeds=*/true});
+    }
+    return errors;
+  }
+
   // If nothing fits, adds the candidates whose memory is planned, the nearest first. For each
   // number of micro-batches the nearest candidate is added, and then the nearest of all. The fewest
   // micro-batches are always among them, as the profile does not know that a single micro-batch's
@@ -170,6 +161,11 @@ class Planner {
     int64_t bytes = 0;
   };
 
+  void consider(const PlanCandidate& candidate, const Memory& memory) {
+    Nearest needs = least_for(candidate, memory);
+    if (!nearest_ || needs.bytes < nearest_->bytes) nearest_ = std::move(needs);
+  }
+
   void tell(const std::string& note) const {
     if (options_.progress()) options_.progress()(note);
   }
@@ -186,12 +182,11 @@ class Planner {
     problem_.machine.param_scale = param_scale(options_.optimizer(), options_.zero_grad());
     problem_.budget = options_.budget();
     if (options_.progress()) problem_.progress = options_.progress();
-    int64_t layer = 0;
-    for (const int64_t piece : internal::pieces_of(model_)) {
-      if (piece > 1) problem_.machine.keep_together.push_back({layer, layer + piece - 1});
-      layer += piece;
+    const std::vector<int64_t> all_pieces = internal::pieces_of(model_);
+    for (const LayerRange& range : joined_layers(all_pieces)) {
+      problem_.machine.keep_together.push_back(range);
     }
-    const int64_t pieces = static_cast<int64_t>(internal::pieces_of(model_).size());
+    const auto pieces = static_cast<int64_t>(all_pieces.size());
     TORCH_CHECK_VALUE(options_.devices() <= pieces, options_.devices(),
                       " devices, but the model has ", pieces,
                       " layers that may be separated, and a device needs one; give ", pieces,
@@ -246,7 +241,7 @@ class Planner {
       return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()), speed,
                              options_.shared_inputs(), options_.deferred_batch_norm());
     }
-    check_autocast(rows, autocast_name(device_of(model_, sample_).type()));
+    check_autocast(rows, autocast_name(device_of(model_, sample_, c10::kCPU).type()));
     return profile(model_, sample_,
                    ProfileOptions()
                        .micro_batch_rows(rows)
@@ -261,7 +256,7 @@ class Planner {
   void check_autocast(int64_t rows, const std::string& autocast) const {
     if (autocast == autocast_) return;
     const std::string type = c10::DeviceTypeName(
-        memory_model_ ? options_.device_type() : device_of(model_, sample_).type(),
+        memory_model_ ? options_.device_type() : device_of(model_, sample_, c10::kCPU).type(),
         /*lower_case=*/true);
     TORCH_CHECK_VALUE(
         false, "the profile of micro-batches of ", rows, " rows is one ", under_autocast(autocast),
@@ -329,7 +324,7 @@ class Planner {
   }
 
   // Finds the least memory with which a candidate runs. This may be less than the allocator would
-  // reserve: if it runs out, it gives back what it has cached.
+  // reserve, because the allocator gives back what it has cached before it runs out.
   Nearest least_for(const PlanCandidate& candidate, const Memory& memory) const {
     Nearest nearest;
     nearest.candidate = candidate;
@@ -431,6 +426,10 @@ class Planner {
       throw std::logic_error("the plan does not hold when it is checked: " +
                              absl::StrJoin(report.proof.problems, "; ") + "; please report this");
     }
+    for (const Uncertainty& each : report.uncertain) {
+      if (each.range) continue;
+      report.proof.not_checked.push_back("the memory of " + each.operators + ": " + each.why);
+    }
     return report;
   }
 
@@ -442,6 +441,8 @@ class Planner {
   std::string autocast_;  // the autocast guard of the plan, as in Profile
   std::optional<torch::nn::Sequential> memory_model_;
   PlanProblem problem_;
+  std::optional<PlanReport> report_;
+  std::optional<Nearest> nearest_;
   int64_t memory_plans_ = 0;
 };
 

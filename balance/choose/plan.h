@@ -80,7 +80,7 @@ struct PlanOptions {
   // As PlanProblem::budget, for each search. There are up to six more searches, which correct what
   // the profile says of memory.
   TORCH_ARG(int64_t, budget) = 0;
-  // Default: none.
+  // Called during the planning, see PlanNote. Default: none.
   TORCH_ARG(PlanNote, progress) = nullptr;
 };
 
@@ -90,7 +90,7 @@ struct PlanReport {
   std::vector<PlanCandidate> others;  // the next best, ten at most, the fastest first
   std::vector<PlanAlternative> alternatives;
   PlanProof proof;
-  Explanation explanation;             // of the chosen plan
+  Explanation explanation;             // predictions for the chosen plan
   std::vector<Uncertainty> uncertain;  // about the chosen plan's memory
   bool memory_planned = false;         // if false, memory is predicted from the profile
   int64_t rows_of_profile = 0;         // rows of a micro-batch

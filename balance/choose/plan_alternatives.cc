@@ -15,8 +15,8 @@ bool same_placement(const Schedule& a, const Schedule& b) {
   return a.stages() == b.stages() && a.placement() == b.placement();
 }
 
-// Gives the setting its schedule for another number of micro-batches; returns false if it has
-// none.
+// Gives the setting its schedule for another number of micro-batches; returns false if there is no
+// such schedule.
 bool with_micro_batches(const PlanProblem& problem, const std::vector<FoundPlan>& found,
                         PlanSetting& setting) {
   const auto m = static_cast<int64_t>(problem.cuts[setting.cut].sizes.size());
@@ -72,7 +72,8 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
       result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
       continue;
     }
-    // A searched order is for one number of micro-batches: take the best found setting instead.
+    // A searched order is for one number of micro-batches. So for another number the best found
+    // setting with the same placement is taken instead.
     for (const FoundPlan& each : found) {
       if (each.first.cut != cut || !same_placement(each.first.schedule, setting.schedule)) {
         continue;

@@ -84,12 +84,13 @@ constexpr char kUsage[] =
     "  bazel run //balance/choose:plan_benchmark -- --networks=unet,resnet --json=plan.json";
 
 constexpr int64_t kDevices = 2;
-constexpr int64_t kMicroBatches = 8;  // of the network's shape, in a mini-batch
+constexpr int64_t kMicroBatches = 8;  // in a mini-batch; each has the network's batch size
 constexpr int64_t kLeastTurns = 5;
 // After this many turns, settings that take kSlow times as long as the fastest one are dropped.
 constexpr int64_t kTurnsOfAll = 3;
 constexpr double kSlow = 1.25;
-// The planner's targets.
+// The planner's targets: the choice's step is at most 1.05 times the step of the grid's best, and
+// plain LibTorch's step is at least 0.9 times the choice's.
 constexpr double kMostBehindGrid = 1.05;
 constexpr double kLeastOfPlain = 0.9;
 
@@ -142,7 +143,7 @@ struct Run {
   std::function<void()> step;
   double predicted = 0;  // predicted seconds; 0: there is no prediction
   std::vector<double> seconds = {};
-  bool out = false;  // takes no more turns
+  bool out = false;  // whether the run takes no more turns
 };
 
 double time_of(const Run& run) { return median(run.seconds); }
@@ -284,7 +285,7 @@ int64_t take_turns(std::vector<Run*> runs, const Run& choice, double seconds,
     for (Run* run : runs) {
       if (run == &choice || run->predicted <= 0) continue;
       run->out = ratio(*run, choice) > kSlow * least;
-      if (run->out) run->step = nullptr;  // frees its memory
+      if (run->out) run->step = nullptr;  // frees the run's memory
     }
   }
   return turns;

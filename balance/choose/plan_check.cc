@@ -35,7 +35,8 @@ std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
   return most;
 }
 
-// Compares the other fields of the plan, and notes each difference under the field's name.
+// Compares the fields of the plan with the profile and with what was derived, and notes each
+// difference under the field's name.
 class Claims {
  public:
   Claims(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
@@ -213,7 +214,8 @@ class Claims {
     const size_t devices = plan_.devices.size();
     if (static_cast<size_t>(trace.devices) != devices) {
       throw std::invalid_argument("check_plan: the trace is of " + std::to_string(trace.devices) +
-                                  " devices, the plan has " + std::to_string(devices));
+                                  " devices, but the plan has " + std::to_string(devices) +
+                                  "; give the trace of this plan");
     }
     std::vector<std::vector<Action>> ran(devices);
     for (const Turn& turn : trace.turns) {
@@ -235,7 +237,7 @@ class Claims {
     not_checked("trace", "it does not say with which checkpoint modes it was recorded");
     proof_.reserved = peak_reserved(trace);
     for (size_t d = 0; d < devices; ++d) {
-      // The allocator gives back what it has cached before it runs out.
+      // The limit is enough if the allocator keeps it by giving back what it has cached.
       const int64_t limit = plan_.devices[d].limit;
       if (limit > 0 && proof_.reserved[d] > limit) {
         proof_.reserved[d] = peak_reserved(trace, limit)[d];
@@ -308,7 +310,7 @@ double step_lower_bound(const Profile& profile, const std::vector<double>& sizes
   const double smallest = *std::min_element(sizes.begin(), sizes.end());
   const double largest = *std::max_element(sizes.begin(), sizes.end());
   double work = 0;      // seconds of a micro-batch of size 1
-  double through = 0;   // seconds of it until the next micro-batch can start the same way
+  double through = 0;   // seconds of its way through all layers, without weight gradients
   double heaviest = 0;  // seconds of the heaviest layer
   double waiting = 0;   // seconds that all devices wait for their first micro-batch
   double before = 0;    // seconds of the forwards of the layers so far

@@ -19,10 +19,10 @@
 namespace gpipe::balance {
 
 struct PlanProof {
-  bool deadlock_free = false;  // if sends never wait, as the runtime's do not
+  bool deadlock_free = false;  // no deadlock if sends never wait, as the runtime's do not
   bool ascending = false;      // gradients are added up in the order of 1F1B: the same bits
   double step = 0;             // seconds; 0 if it deadlocks
-  double lower_bound = 0;      // for the plan's micro-batches: step_lower_bound()
+  double lower_bound = 0;      // step_lower_bound() for the plan's micro-batches
   // [device] The most bytes that are live at a time, as the profile predicts and as the trace of
   // the memory plan shows (empty without a trace).
   std::vector<int64_t> live;
@@ -55,7 +55,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
 // A lower bound of the seconds of a step of these micro-batches on `devices` devices, for every
 // cut, placement, checkpoint mode and schedule. It is the largest of
 // - all work without recomputes, shared evenly, after each device has waited for one forward of the
-// layers before its first one (only the work, if there are fewer cores than devices);
+//   layers before its first one (only the work, if there are fewer cores than devices);
 // - a micro-batch's way through all layers, forward and back;
 // - all work of the layer that has most.
 // Throws std::invalid_argument without micro-batches or devices.

@@ -45,8 +45,8 @@ Profile two_layers() {
   return profile;
 }
 
-// Counted by hand: F0.0 and F0.1 on device 0; F1.0, B1.0, F1.1 and B1.1 on device 1 from 1 to 7;
-// B0.1 on device 0 until 9.
+// The plan's values are counted by hand. Device 0 runs F0.0 and F0.1. Device 1 runs F1.0, B1.0,
+// F1.1 and B1.1 from 1 s to 7 s. Then device 0 runs B0.1 until 9 s.
 PipelinePlan by_hand() {
   PipelinePlan plan;
   plan.rows = 2;
@@ -88,7 +88,8 @@ TEST(PlanCheck, FindsWhatIsCountedByHand) {
   EXPECT_THAT(proof.live, ElementsAre(2228, 178));
 }
 
-// A check that adds up all cells for each action would take minutes.
+// A plan with this many cells must be checked quickly. A check that adds up all cells for each
+// action would take minutes.
 TEST(PlanCheck, AWorkerMayHoldManyCells) {
   constexpr int32_t kStages = 64;
   constexpr int32_t kMicroBatches = 1024;
@@ -182,8 +183,8 @@ TEST(PlanCheck, TracesAreReplayed) {
       ElementsAre(HasSubstr("schedule: the memory plan's trace has an action of stage 99")));
 }
 
-// A trace of another balance is not taken for the plan's, and one of nothing is said to show
-// nothing.
+// A trace with the parameters of another balance is refused. A trace without parameters cannot
+// confirm the balance, and the proof says so.
 TEST(PlanCheck, ATraceHasTheParametersOfTheBalance) {
   PipelinePlan plan = by_hand();
   MemoryTrace trace;
@@ -198,7 +199,8 @@ TEST(PlanCheck, ATraceHasTheParametersOfTheBalance) {
   EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
               ElementsAre(HasSubstr("balance: the memory plan's trace has 0 bytes of parameters on "
                                     "device 0, the balance puts 10 there")));
-  // A copy of a tied weight comes on top.
+  // More parameters than the balance puts on a device are accepted, because a copy of a tied weight
+  // comes on top.
   trace.blocks = {{10, 0, MemoryUse::kParameters}, {30, 1, MemoryUse::kParameters}};
   EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems, IsEmpty());
   EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).not_checked,
@@ -221,7 +223,8 @@ TEST(PlanCheck, WhatNobodyCanDeriveIsSaid) {
               ElementsAre(HasSubstr("shared_inputs: ")));
 }
 
-// The last action takes no time, but the value that it waits for arrives late.
+// The last action takes no time, but the value that it waits for arrives late. The step must end
+// only then.
 TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
   Profile profile = two_layers();
   profile.layers[0].backward = 0;
@@ -357,15 +360,15 @@ TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {
 }
 
 TEST(PlanCheck, NothingIsBelowTheLowerBound) {
-  // A work of 12 on two devices, and device 1 waits for a forward.
+  // Two devices share a work of 12 s, and device 1 waits 1 s for a forward: (12 + 1) / 2.
   EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), kTwo, 2, {}), 6.5);
-  // One micro-batch through all layers. With split backwards the next layer need not wait for
-  // weight gradients.
+  // One micro-batch goes through all layers in two forwards of 1 s and two input halves of 1 s.
+  // With split backwards the next layer need not wait for weight gradients.
   EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), {1}, 2, {}), 4);
   ExplainOptions one_core;
   one_core.cores = 1;
   EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), kTwo, 2, one_core), 12);
-  // The heaviest layer.
+  // The heaviest layer takes 11 s for each of the two micro-batches.
   Profile uneven = two_layers();
   uneven.layers[1].backward = 10;
   EXPECT_DOUBLE_EQ(step_lower_bound(uneven, kTwo, 2, {}), 22);

@@ -22,11 +22,11 @@ struct Stage {
   size_t past = 0;
   double forward = 0;
   double whole = 0;    // seconds of a whole backward (B)
-  double inputs = 0;   // seconds of its input half (I)
-  double weights = 0;  // seconds of its weight half (W)
+  double inputs = 0;   // seconds of a backward's input half (I)
+  double weights = 0;  // seconds of a backward's weight half (W)
   double state = 0;    // bytes of parameters, of what the optimizer keeps for them, and of buffers
   double workspace = 0;
-  double arrives = 0;  // bytes of a micro-batch
+  double arrives = 0;  // bytes that arrive for a micro-batch
   double kept = 0;     // bytes of activations of a micro-batch
   double waits = 0;    // bytes kept between the halves of a backward
 };

@@ -13,7 +13,7 @@
 namespace gpipe::balance {
 
 struct PlanDerivation {
-  bool deadlock_free = false;  // if sends never wait, as the runtime's do not
+  bool deadlock_free = false;  // no deadlock if sends never wait, as the runtime's do not
   double step = 0;             // seconds; 0 if it deadlocks
   std::vector<int64_t> live;   // [worker] the most bytes that its device holds at a time
 };

@@ -297,7 +297,7 @@ bool names(const std::string& text, const std::string& field) {
   return text.find(field) != std::string::npos;
 }
 
-// Several names may stand for the same table.
+// Whether `name` gives this schedule. Several names may stand for the same table.
 bool is_named(const Schedule& schedule, const std::string& name) {
   NamedScheduleOptions options;
   options.stages_per_worker = schedule.stages() / schedule.workers();
@@ -323,7 +323,8 @@ std::string escaped(const Subject& subject, const Mutant& mutant) {
     if (names(claim.substr(0, claim.find(':')), mutant.field)) return "";
   }
   if (mutant.field == "schedule_name" && is_named(plan.schedule, plan.schedule_name)) return "";
-  // The changed plan must be as good: it does the same in another order.
+  // A change of these fields may be accepted if the changed plan is as good: it does the same in
+  // another order.
   const PlanProof original = subject.check(subject.plan);
   static const std::set<std::string> kMayBeTheSame = {"balance", "checkpoints", "chunks",
                                                       "schedule", "shared_inputs"};

@@ -21,7 +21,7 @@ GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Devic
   if (static_cast<int64_t>(devices.size()) != placement.workers()) {
     throw std::invalid_argument("pipe_options: " + std::to_string(devices.size()) +
                                 " devices were given, the plan has " +
-                                std::to_string(placement.workers()));
+                                std::to_string(placement.workers()) + "; give one for each");
   }
   std::vector<c10::Device> of_stages;
   for (const int64_t worker : placement.worker_of_stage()) {

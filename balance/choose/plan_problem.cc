@@ -67,7 +67,8 @@ void check_plan_problem(const PlanProblem& problem) {
 }
 
 bool allows_schedule(const PlanProblem& problem, const std::string& name) {
-  // Schedule::gpipe adds gradients in another order than all other schedules.
+  // By default Schedule::gpipe is left out, because it adds gradients in another order than all
+  // other schedules.
   if (problem.schedules.empty()) return name != "gpipe";
   return std::find(problem.schedules.begin(), problem.schedules.end(), name) !=
          problem.schedules.end();
@@ -82,7 +83,8 @@ void for_each_schedule(const PlanProblem& problem,
         if (allows_stages(problem, 1)) visit(named.name, 1);
         break;
       case PlacementShape::kLoop:
-        // With one stage on each device it equals a schedule of kOneEach.
+        // With one stage on each device a loop equals a schedule of kOneEach, which is visited
+        // anyway.
         for (const int64_t v : problem.stages_per_device) {
           if (v > 1) visit(named.name, v);
         }
@@ -91,7 +93,7 @@ void for_each_schedule(const PlanProblem& problem,
         if (allows_stages(problem, 2)) visit(named.name, 2);
         break;
       case PlacementShape::kOneWorker:
-        break;  // with one device 1F1B is the same
+        break;  // 1F1B on one device is the same
     }
   }
 }

@@ -236,7 +236,7 @@ class Search {
     FittingCutOptions options;
     for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
       const auto device = static_cast<size_t>(setting.schedule.worker_of(j));
-      // Stages of one device share its memory.
+      // Stages of one device share its memory equally here.
       options.limits.push_back(
           problem_.limits.empty() ? kNoLimit : problem_.limits[device] / setting.per_device);
     }
@@ -272,7 +272,7 @@ class Search {
     for (const Checkpoint mode : problem_.checkpoints) {
       attempt([&](size_t, size_t) { return mode; });
     }
-    // Then the stages of each device change one by one.
+    // After that, the modes change for one stage of each device at a time.
     for (size_t changed = 0; setting.per_device > 1 && changed < own.front().size(); ++changed) {
       for (size_t m = 0; m < count; ++m) {
         attempt([&](size_t d, size_t k) {
@@ -450,7 +450,7 @@ class Search {
       shares = static_cast<int64_t>(count);
       for (size_t k = 0; k < count; ++k) {
         if (open_.count(k) == 0) continue;
-        // Enough for a few rounds of all changes.
+        // The budget must be enough for a few rounds of all changes.
         const int64_t changes = 8 * found_[k].first.schedule.stages();
         budget = std::max(budget,
                           3 * static_cast<int64_t>(count) * changes * cost_of(found_[k].first) / 2);
@@ -478,8 +478,8 @@ class Search {
       if (known.size() == kSearchedOrders) return;
       const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      // With a given budget each search gets a share of what is left; a third of the share is for
-      // cuts that suit the order.
+      // If a budget was given, each search gets an equal share of what is left. A third of the
+      // share is kept for cuts that suit the order.
       const bool given = problem_.budget > 0;
       const int64_t share = left() / static_cast<int64_t>(kSearchedOrders - known.size());
       const int64_t budget = given ? std::min(kSearchBudget, 2 * share / 3) : kSearchBudget;
@@ -500,10 +500,10 @@ class Search {
         }
         order = gpipe::search(options);
       } catch (const std::invalid_argument&) {
-        continue;  // not even one micro-batch fits, as the search counts
+        continue;  // as the search counts memory, not even one micro-batch fits
       }
       spent_ += order->actions;
-      // the order is a generator's, which was tried before
+      // If the best order is that of a generator, it was tried before.
       if (order->origin != kSearchedOrder) continue;
       PlanSetting searched = setting;
       searched.name = kSearchedOrder;
@@ -523,7 +523,7 @@ class Search {
   std::set<size_t> open_;  // indices in found_ of settings of which not all cuts were tried
   int64_t examined_ = 0;
   int64_t spent_ = 0;    // simulated actions
-  int64_t at_once_ = 0;  // the part of spent_ that was used before there was a choice
+  int64_t at_once_ = 0;  // the part of spent_ for the cuts that are found at once
   bool exhaustive_ = false;
 };
 

@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-// Whole numbers, so that sums are exact.
+// Makes a profile of random whole numbers, so that sums are exact.
 Profile random_profile(int64_t layers, std::mt19937_64& random) {
   const auto draw = [&](int64_t most) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(most)) + 1;
@@ -64,7 +64,7 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
     cut.chunks = m;
     cut.sizes.assign(static_cast<size_t>(m), 1.0);
     cut.profile = profile;
-    // All micro-batches together have the same number of rows.
+    // All cuts have the same number of rows in total: the more micro-batches, the less each costs.
     for (LayerProfile& layer : cut.profile.layers) {
       const double share = 4.0 / static_cast<double>(m);
       layer.forward = layer.forward * share + 0.5;
@@ -77,7 +77,7 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
     problem.cuts.push_back(cut);
   }
   problem.stages_per_device = {1, 2};
-  // Without the schedules that search by themselves, which take seconds.
+  // The schedules that search by themselves are left out, because they take seconds.
   problem.schedules = {"1f1b", "fill-drain", "zb-h1", "interleaved", "zb-interleaved", "search"};
   problem.budget = 100'000;
   return problem;
@@ -147,7 +147,7 @@ double brute_force(const PlanProblem& problem) {
 
 PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate) {
   PipelinePlan plan;
-  // Micro-batches of the profile's two rows; the last one may have one.
+  // The micro-batches have the profile's two rows; the last one may have a single row.
   const std::vector<double>& sizes = problem.cuts[candidate.cut].sizes;
   plan.rows = 2 * static_cast<int64_t>(sizes.size()) - (sizes.back() < 1 ? 1 : 0);
   plan.profiled_on = "device";
@@ -181,7 +181,7 @@ TEST(PlanSearch, SmallProblemsAreSolvedAsByTryingEverything) {
     const PlanSearch free = search_plan(problem);
     EXPECT_TRUE(free.exhaustive);
     EXPECT_DOUBLE_EQ(free.best.step, brute_force(problem));
-    // A limit below what the best choice takes.
+    // Limits below what the best choice takes make the search find another choice, or none.
     const int64_t most = *std::max_element(free.best.memory.begin(), free.best.memory.end());
     problem.limits = {most * 3 / 4, most * 4 / 5};
     const PlanSearch tight = search_plan(problem);
@@ -205,7 +205,8 @@ TEST(PlanSearch, LargerProblemsComeNear) {
     problem.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
     const PlanSearch all = search_plan(problem);
     ASSERT_TRUE(all.exhaustive);
-    // The same with the heuristic search: each setting has too many choices to try them all.
+    // With 20 modes each setting has too many choices to try them all, so the heuristic search
+    // runs.
     problem.checkpoints.assign(20, Checkpoint::kAlways);
     problem.checkpoints[0] = Checkpoint::kNever;
     const PlanSearch moved = search_plan(problem);
@@ -230,7 +231,7 @@ TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
       problem.machine.cores = 2;
       problem.machine.contention = 1.1;
     }
-    if (round >= 4) {  // halves that were not measured
+    if (round >= 4) {  // profiles without measured halves
       for (MiniBatchCut& cut : problem.cuts) {
         for (LayerProfile& layer : cut.profile.layers) layer.split.reset();
       }
@@ -324,7 +325,7 @@ Profile uneven_profile(int64_t layers, std::mt19937_64& random) {
 }
 
 // The least memory of the fullest device over all allowed choices. The modes of one device do not
-// affect another, so each code changes the modes of all devices.
+// affect another, so each `code` stands for modes of the stages of every device.
 int64_t least_memory(const PlanProblem& problem) {
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const MiniBatchCut& cut : problem.cuts) {
@@ -393,8 +394,8 @@ TEST(PlanSearch, WhatFitsIsFoundAndWhatNothingFitsIntoIsLittleMoreThanTheLeast) 
   }
 }
 
-// Cuts for the least memory, refined cuts and orders once had separate budgets, each beyond the
-// total.
+// All parts of a search must share its budget. Once, cuts for the least memory, refined cuts and
+// orders had budgets of their own, beyond the total.
 TEST(PlanSearch, KeepsItsBudgetInAllThatItTries) {
   std::mt19937_64 random(testing::test_seed());
   int none_fits = 0;

@@ -56,7 +56,7 @@ std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters
   return std::make_unique<torch::optim::Adam>(std::move(parameters));
 }
 
-// Plans the memory of that choice again.
+// Plans the memory of the plan's choice again.
 MemoryPlan real_memory(const PipelinePlan& plan, const MakeOptimizer& optimizer) {
   const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
   return memory_plan(make_on_meta(), {on_meta(plan.rows)}, {}, sum,
@@ -92,7 +92,7 @@ TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
     EXPECT_EQ(planned.devices[d].reserved, free.plan.devices[d].reserved);
   }
 
-  // A limit below what the choice takes.
+  // The limit is below what the choice takes, so another choice must be found. It is not faster.
   const int64_t limit = most * 9 / 10;
   const PlanReport tight =
       plan(make_on_meta(), {on_meta(4096)}, small(2).optimizer(adam).memory(limit));
@@ -105,7 +105,7 @@ TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
 }
 
 // A large layer takes memory for its gradients a second time if there are several micro-batches.
-// The profile does not know that.
+// The profile does not know that, so plan() must plan the memory of a single micro-batch, too.
 TEST(Plan, WhereNothingFitsASingleMicroBatchIsLookedAt) {
   const auto needed = [](std::vector<int64_t> chunks) {
     nn::Sequential model;
@@ -160,7 +160,8 @@ TEST(Plan, AModelThatIsMeasuredIsLeftAsItWasAndItsPlanRuns) {
   EXPECT_THAT(measured.plan.profiled_on, Not(HasSubstr("nominal")));
   EXPECT_TRUE(measured.explanation.halves_measured);
   EXPECT_TRUE(measured.memory_planned);
-  EXPECT_EQ(measured.plan.devices[0].reserved, -1) << "CUDA's allocator is not there";
+  EXPECT_EQ(measured.plan.devices[0].reserved, -1)
+      << "without a CUDA device nothing is reserved by CUDA's allocator";
   for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
   GPipe pipe(model, pipe_options(measured.plan));
   const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
@@ -252,8 +253,8 @@ TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
       ThrowsMessage<c10::ValueError>(
           AllOf(HasSubstr("one under autocast to bfloat16, but the plan is made without autocast"),
                 HasSubstr("--autocast=bfloat16"))));
-  // The guard is for the CPU, where the profile would be measured; the plan is for GPUs and has
-  // none.
+  // The guard is for the CPU, where the profile would be measured. The plan is for GPUs, so no
+  // guard holds for it.
   guard.emplace(c10::kCPU, at::kBFloat16);
   EXPECT_THAT(
       [] {
@@ -303,7 +304,8 @@ TEST(Plan, MistakesAreNamed) {
   EXPECT_THAT(message(PlanOptions(13)), HasSubstr("give 12 devices or fewer"));
   EXPECT_THAT(message(PlanOptions(2).memory(-1)), HasSubstr("at least 0 bytes, got -1"));
   EXPECT_THAT(message(PlanOptions(2).chunks({9})), HasSubstr("expected 1 to the 8 rows"));
-  EXPECT_THAT(bytes_text((int64_t{1} << 30) + 1), HasSubstr("1.01 GiB")) << "never less";
+  EXPECT_THAT(bytes_text((int64_t{1} << 30) + 1), HasSubstr("1.01 GiB"))
+      << "bytes are rounded up, so that the text never shows less than are needed";
   EXPECT_EQ(bytes_text(900), "900 bytes");
 }
 

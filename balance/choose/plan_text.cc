@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/choose/plan.h"
+#include "balance/costs/parsed_json.h"
 #include "command/wrap.h"
 #include "gpipe/placement.h"
 #include "text/counted.h"
@@ -31,7 +32,7 @@ std::string seconds_text(double seconds) {
 
 std::string percent(double share) { return absl::StrFormat("%+.1f %%", share * 100); }
 
-// One mode if all are the same, otherwise one for each partition.
+// The modes as text: one mode if all are the same, otherwise one for each partition.
 std::string modes_text(const std::vector<Checkpoint>& modes) {
   if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint mode) { return mode == modes[0]; })) {
     return to_text(modes[0]);
@@ -97,9 +98,8 @@ std::string step_text(const PlanReport& report) {
   std::string text = absl::StrFormat("A step is predicted to take %s",
                                      plan.step > 0 ? seconds_text(plan.step) : "no time");
   if (plan.step > 0) text += absl::StrFormat(", %.0f %% idle", 100 * report.explanation.bubble);
-  // The ranges are those of docs/results.md: //balance/step:prediction_benchmark for whole
-  // backwards,
-  // //experiments/unet_schedules for split ones.
+  // The ranges are from docs/results.md. //balance/step:prediction_benchmark has measured whole
+  // backwards, //experiments/unet_schedules split ones.
   text += nominal
               ? ", with counted times of a nominal device: good for comparing choices only."
               : absl::StrFormat(
@@ -216,12 +216,9 @@ std::string proof_text(const PlanReport& report) {
     line("not checked: " + absl::StrJoin(proof.not_checked, "; "));
   }
   for (const Uncertainty& uncertainty : report.uncertain) {
-    std::string range;
-    if (uncertainty.range) {
-      range = absl::StrFormat(" (real memory was %.2f to %.2f of the plan's)",
-                              uncertainty.range->low, uncertainty.range->high);
-    }
-    line(absl::StrFormat("uncertain because of %s%s: %s", uncertainty.operators, range,
+    if (!uncertainty.range) continue;  // not checked, see above
+    line(absl::StrFormat("uncertain because of %s (real memory was %.2f to %.2f of the plan's): %s",
+                         uncertainty.operators, uncertainty.range->low, uncertainty.range->high,
                          uncertainty.why));
   }
   return text;
@@ -290,7 +287,7 @@ std::string to_json(const PlanReport& report) {
   json["memory_planned"] = report.memory_planned;
   json["examined"] = report.examined;
   json["exhaustive"] = report.exhaustive;
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace gpipe::balance

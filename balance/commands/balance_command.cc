@@ -23,8 +23,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "balance/commands/command_model.h"
+#include "balance/commands/cut_flags.h"
 #include "balance/commands/training_flags.h"
 #include "balance/costs/autocast.h"
+#include "balance/costs/parsed_json.h"
 #include "balance/costs/profile.h"
 #include "balance/costs/profile_file.h"
 #include "balance/costs/profiler.h"
@@ -47,9 +49,10 @@ ABSL_FLAG(
     std::string, balance, "",
     "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
 ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
-          "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
+          gpipe::balance::checkpoint_help());
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
 ABSL_FLAG(std::optional<std::string>, device, std::nullopt,
           "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
@@ -97,10 +100,10 @@ constexpr char kExitCodes[] =
 constexpr int64_t kMost = int64_t{1} << 40;
 
 struct Settings {
-  std::string model_name;  // empty: unknown
+  std::string model_name;  // empty: not known
   CommandModel model;      // a profile's model may be unknown
-  bool measured = false;   // false with --profile
-  SavedProfile saved;      // with --profile
+  bool measured = false;   // whether the profile was measured now; false with --profile
+  SavedProfile saved;      // the profile of --profile
   int64_t rows = 0;        // rows of a micro-batch
   c10::Device device = c10::kCPU;
   int64_t threads = 0;
@@ -242,33 +245,19 @@ int64_t layers_of(const Settings& settings) {
 
 void read_cut(Settings& settings) {
   settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
-  const auto given = static_cast<int64_t>(settings.balance.size());
-  settings.partitions =
-      in_range("partitions", absl::GetFlag(FLAGS_partitions), 1, kMost).value_or(given);
-  if (settings.partitions == 0) {
-    throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
-  }
-  if (given > 0 && given != settings.partitions) {
-    throw command::wrong_value("partitions", settings.partitions,
-                               absl::StrCat("--balance has ", given));
-  }
+  settings.partitions = read_partitions(absl::GetFlag(FLAGS_partitions), settings.balance, kMost);
   const int64_t layers = layers_of(settings);
   const std::string name = !settings.model_name.empty() ? settings.model_name
                            : settings.model.make        ? settings.model.title()
                                                         : "the profile";
-  if (settings.partitions > layers) {
-    throw command::wrong_value(
-        "partitions", settings.partitions,
-        absl::StrFormat("%s has %d layers only%s", name, layers, one_layer_hint(layers)));
-  }
-  command::check_balance_sum(settings.balance, layers, absl::StrJoin(settings.balance, ","), name,
-                             one_layer_hint(layers));
+  check_cut(settings.partitions, settings.balance, absl::StrJoin(settings.balance, ","), layers,
+            name);
 }
 
 void read_options(Settings& settings) {
   ExplainOptions& options = settings.options;
-  options.checkpoint = parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
-  ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  options.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
   options.schedule = std::move(schedule.make);
   settings.schedule = std::move(schedule.name);
   options.slowness = parse_slowness(absl::GetFlag(FLAGS_slowness), settings.partitions);
@@ -279,7 +268,7 @@ void read_options(Settings& settings) {
   options.param_scale =
       at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0, kMostParamScale);
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
-  (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
+  (void)options.schedule(settings.partitions, options.chunks);  // throws for too large a schedule
 
   settings.device = parse_device(absl::GetFlag(FLAGS_device).value_or("cpu"));
   settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
@@ -337,7 +326,7 @@ std::string json_of(const Settings& settings, const Explanation& explanation) {
   json["model"] = settings.model_name;
   json["checkpoint"] = to_text(settings.options.checkpoint);
   json["schedule"] = settings.schedule;
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 int run(const Settings& settings) {

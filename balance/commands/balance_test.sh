@@ -6,7 +6,8 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-# Six layers of 1 ms forward and 2 ms backward, with 1 MiB of each kind of memory; one skip.
+# The profile has six layers of 1 ms forward and 2 ms backward, with 1 MiB of each kind of memory,
+# and one skip.
 python3 - "$work/six.json" <<'END' || fail "making the profile"
 import json, sys
 mib = 1 << 20
@@ -99,7 +100,7 @@ grep -q -e "--balance=3,3" "$work/given.log" || fail "the faster cut is not name
 
 expect_mistake "is for a profile that is measured" "${six[@]}" --partitions=2 --autocast=bfloat16
 
-# A cut from a measurement, and the same cut from the saved profile.
+# The cut from a saved profile is that of the measurement that saved it.
 "$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
   --save_profile="$work/unet.json" >"$work/measured.log" 2>&1 || fail "a measurement"
 grep -q '"autocast"' "$work/unet.json" && fail "there was no autocast"
@@ -119,7 +120,7 @@ tr -s '\n ' ' ' <"$work/deferred.log" | grep -q ", batch norms deferred;" || fai
 expect_mistake "--deferred_batch_norm is for a profile that is measured" --profile="$work/deferred.json" \
   --partitions=2 --deferred_batch_norm
 
-# A tied head and an untied one: the profile of one is refused for the other.
+# The profile of a model with a tied head is refused for the model with an untied one.
 words=("--model=gpt2:2,12,3,16,7" --partitions=2 --batch=4 --chunks=2)
 "$program" "${words[@]}" --tied --timeout=0.05 --save_profile="$work/tied.json" >"$work/tied.log" 2>&1 || fail "--tied"
 grep -q "measuring gpt2:2,12,3,16,7@tied: 2 rows" "$work/tied.log" || fail "what is measured is not said"

@@ -25,8 +25,8 @@ using MakeRows = std::function<Tensors(int64_t rows, c10::Device device)>;
 // A value type.
 struct CommandModel {
   std::string name;  // empty: a user's model without a name
-  // The name in a saved profile. A zoo model's also has the side of images, and whether the head is
-  // tied.
+  // The name in a saved profile. That of a zoo model also has the side of images, and whether the
+  // head is tied.
   std::string saved_name;
   std::string given;  // how it was chosen, for messages: "--model=unet:5,64"
   std::function<torch::nn::Sequential()> make;
@@ -65,7 +65,7 @@ std::string one_layer_hint(int64_t layers);
 // A family of models, of which the command finds the largest that fits. A value type.
 struct ModelFamily {
   std::string name;  // empty: as in CommandModel
-  // 1, 2, ...: each needs more memory than the one before
+  // Returns member 1, 2, ...: each needs more memory than the member before it.
   std::function<CommandModel(int64_t member)> member;
   int64_t most = 0;
 

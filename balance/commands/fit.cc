@@ -31,7 +31,7 @@ ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt, "Rows of a mini-batch. De
 namespace gpipe::balance {
 namespace {
 
-// The search takes longer for more members.
+// The most members of a family, because the search takes longer for more members.
 constexpr int64_t kMostMembers = 1024;
 
 ModelFamily family_of(const std::string& name, std::optional<int64_t> given_step) {

@@ -25,6 +25,7 @@
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
+#include "balance/costs/parsed_json.h"
 #include "balance/memory/memory_plan.h"
 #include "balance/memory/memory_plan_json.h"
 #include "balance/memory/memory_plan_text.h"
@@ -52,9 +53,9 @@ ABSL_FLAG(
     "to the batch, and the batch; with batch norms no number that makes a micro-batch of one row.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches recompute their activations: always, except_last, never, any.");
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
-ABSL_FLAG(std::string, optimizer, "sgd",
-          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
+ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
 ABSL_FLAG(bool, zero_grad, true,
           "Free the gradients after each step, as Optimizer::zero_grad() does.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
@@ -78,11 +79,11 @@ constexpr char kExitCodes[] =
 
 constexpr int64_t kMost = int64_t{1} << 40;
 constexpr int64_t kMostBatch = int64_t{1} << 24;
-// The search takes longer for more devices.
+// The most devices, because the search takes longer for more devices.
 constexpr size_t kMostDevices = 64;
 
 struct Settings {
-  CommandModel model;  // a family's first member
+  CommandModel model;  // with a family, its first member
   std::optional<ModelFamily> family;
   bool largest_batch = false;  // the family is one model with growing mini-batches
   int64_t batch = 0;           // rows; with a family those of its first member
@@ -94,7 +95,7 @@ struct Settings {
 };
 
 int64_t bytes_of(const char* flag, double gib) {
-  // False for NaN.
+  // The condition is false for NaN, too.
   if (gib > 0 && gib <= 1e6) {
     const int64_t bytes = std::llround(gib * text::kGiB);
     if (bytes > 0) return bytes;
@@ -177,9 +178,8 @@ Settings read_settings(const CommandFace& face) {
   }
   settings.options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch,
                                        absl::StrFormat("the %d rows of --batch", settings.batch)));
-  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  if (checkpoint != "any") settings.options.checkpoints({parse_checkpoint(checkpoint)});
-  const ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.options.checkpoints(parse_checkpoints(absl::GetFlag(FLAGS_checkpoint)));
+  const ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
   settings.schedule = schedule.name;
   // Without a schedule fit() uses 1F1B, for which it knows how many micro-batches suffice.
   if (schedule.name != "1f1b") settings.options.schedule(schedule.make);
@@ -198,7 +198,7 @@ std::string seconds_text(double seconds) {
                      : absl::StrFormat("%.2f s", seconds);
 }
 
-// `options`: with progress.
+// The worst case of the experts' memory. `options` must have progress.
 std::optional<WorstCase> worst_case_of(const CommandModel& model, const FitOptions& options,
                                        const Fit& fit) {
   return worst_case(model,
@@ -305,7 +305,7 @@ int run(const Settings& settings) {
       interrupt.check();
       progress.update(++done, note);
     });
-    // memory is planned for CUDA devices
+    // The guard is for CUDA devices, because memory is planned for these.
     const AutocastGuard autocast(c10::kCUDA, settings.autocast);
     answer = settings.family ? search_family(settings, options) : search_one(settings, options);
   }
@@ -320,9 +320,7 @@ int run(const Settings& settings) {
     json["device_bytes"] = settings.device_bytes;
     json["margin_bytes"] = settings.options.margin();
     json.update(answer.json);
-    command::write_result(
-        settings.json,
-        json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    command::write_result(settings.json, json_text(json));
   }
   return answer.fits ? 0 : command::kErrorExitCode;
 }

@@ -53,7 +53,7 @@ assert sum(answer["plan"]["balance"]) == 65 and len(answer["needed_bytes"]) == 2
 assert all(n <= r for n, r in zip(answer["needed_bytes"], answer["room_bytes"]))
 END
 
-# Under autocast the plan has other bytes, and names the guard.
+# Under autocast the plan's text names the guard.
 "$program" "${tiny[@]}" --devices_gib=1,1 --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "--autocast"
 grep -q "under autocast to bfloat16" "$work/cast.log" || fail "not under autocast: $(cat "$work/cast.log")"
 

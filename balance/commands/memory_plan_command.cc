@@ -19,6 +19,7 @@
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
+#include "balance/costs/parsed_json.h"
 #include "balance/memory/memory_plan.h"
 #include "balance/memory/memory_plan_json.h"
 #include "balance/memory/memory_plan_text.h"
@@ -36,11 +37,11 @@
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition, such as 20,31. Default: all in one.");
 ABSL_FLAG(int64_t, chunks, 1, "Micro-batches of a mini-batch.");
-ABSL_FLAG(std::string, checkpoint, "except_last",
-          "Which micro-batches recompute their activations: always, except_last, never.");
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
-ABSL_FLAG(std::string, optimizer, "sgd",
-          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
+          gpipe::balance::checkpoint_help());
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
+ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
 ABSL_FLAG(bool, zero_grad, true,
           "Free the gradients after each step, as Optimizer::zero_grad() does.");
 ABSL_FLAG(double, device_gib, 0.0,
@@ -104,11 +105,11 @@ Settings read_settings(const CommandFace& face) {
   if (balance.empty()) balance = {layers};
   command::check_balance_sum(balance, layers, absl::StrJoin(balance, ","), settings.model.title(),
                              one_layer_hint(layers));
-  const ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
+  const ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
   settings.schedule = schedule.name;
   settings.options.balance(std::move(balance))
       .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
-      .checkpoint(parse_checkpoint(absl::GetFlag(FLAGS_checkpoint)))
+      .checkpoint(absl::GetFlag(FLAGS_checkpoint))
       .schedule(schedule.make)
       .optimizer(parse_optimizer(settings.optimizer))
       .zero_grad(absl::GetFlag(FLAGS_zero_grad))
@@ -117,7 +118,8 @@ Settings read_settings(const CommandFace& face) {
   return settings;
 }
 
-// `progress`: begins with the first action.
+// Returns the options of the plan with a callback that shows the progress. `progress`: is made when
+// the first action has run.
 MemoryPlanOptions with_progress(const Settings& settings, const command::InterruptScope& interrupt,
                                 std::optional<command::Progress>& progress) {
   MemoryPlanOptions options = settings.options;
@@ -145,7 +147,7 @@ std::optional<WorstCase> worst_case_of(const Settings& settings,
   return worst_case(settings.model, with_progress(settings, interrupt, progress));
 }
 
-// Returns the plan, and the settings that it was made for.
+// Returns the plan as JSON, with the settings that it was made for.
 std::string json_of(const Settings& settings, const MemoryPlan& plan,
                     const std::optional<WorstCase>& worst) {
   nlohmann::ordered_json json;
@@ -157,7 +159,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan,
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
   add_json(worst, json);
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 int run(const Settings& settings) {

@@ -48,7 +48,7 @@ grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: 
 grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$work/cpu")"
 grep -q "^Uncertain by convolutions" "$work/cpu" || fail "nothing is uncertain: $(cat "$work/cpu")"
 
-# With an autocast guard: the convolutions' weights also exist as copies.
+# Under an autocast guard the plan also has copies of the convolutions' weights.
 expect_mistake "give bfloat16 or float16" "${small[@]}" --autocast=fp8
 "$program" "${small[@]}" --device=cpu --autocast=bfloat16 --json="$work/cast.json" >"$work/cast" 2>&1 ||
   fail "--autocast: $(cat "$work/cast")"
@@ -56,25 +56,25 @@ grep -q "^Planned for the CPU, under autocast to bfloat16" "$work/cast" || fail 
 grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "no autocast in the JSON"
 cmp -s "$work/cast" "$work/cpu" && fail "--autocast makes no difference"
 
-# With deferred batch norms: their moments live until the step's end.
+# With deferred batch norms the plan also has the norms' moments, which live until the end of the step.
 "$program" "${small[@]}" --device=cpu --deferred_batch_norm --json="$work/deferred.json" >"$work/deferred" 2>&1 ||
   fail "--deferred_batch_norm: $(cat "$work/deferred")"
 grep -q "^Planned for the CPU, batch norms deferred" "$work/deferred" || fail "$(cat "$work/deferred")"
 grep -q '"deferred_batch_norm": true' "$work/deferred.json" || fail "not in the JSON"
 
-# A device that is too small is a result, not an error.
+# If a device is too small, the command says so as its result. This is not an error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
 grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"
 
-# The same for a device of a few bytes.
+# The same holds for a device of about ten bytes.
 "$program" "${small[@]}" --device_gib=1e-8 >"$work/out" 2>&1 || fail "a device of ten bytes"
 grep -q "no room" "$work/out" || fail "a device of ten bytes has room: $(cat "$work/out")"
 
-# An optimizer that makes its state in its constructor.
+# Adagrad, which makes its state in its constructor, can be planned, too.
 "$program" "${small[@]}" --balance=30,35 --optimizer=adagrad >"$work/out" 2>&1 ||
   fail "adagrad: $(cat "$work/out")"
 
-# A head that is tied to the embedding has no matrix of its own.
+# A head that is tied to the embedding has no matrix of its own, so there are fewer parameters.
 words=("--model=gpt2:2,12,3,16,7" "--balance=3,4" --batch=4 --chunks=2)
 "$program" "${words[@]}" --json="$work/untied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 "$program" "${words[@]}" --tied --json="$work/tied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
@@ -84,7 +84,8 @@ untied, tied = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["unti
 assert tied["parameters"] == untied["parameters"] - 7 * 12, (tied["parameters"], untied["parameters"])
 END
 
-# Adapters: q, k, v and o of 16, 8, 8 and 16 rows, and three matrices of the MLP between 16 and 256, in two blocks.
+# With --lora only the adapters are trained. Each of two blocks has adapters for q, k, v and o, of
+# 16, 8, 8 and 16 rows, and for the three matrices of the MLP between 16 and 256.
 words=("--model=llama:2,16,2,1,8,7" "--balance=3,4" --batch=4 --chunks=2 --optimizer=adam)
 "$program" "${words[@]}" --json="$work/full.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 "$program" "${words[@]}" --lora=2 --json="$work/lora.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
@@ -97,7 +98,7 @@ states = [sum(d["optimizer_state_bytes"] for d in plan["devices"]) for plan in (
 assert states == [2 * 4 * full["parameters"], 2 * 4 * trained], states
 END
 
-# More micro-batches than rows: as many as rows are made.
+# If --chunks is more than there are rows, as many micro-batches as rows are made.
 "$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 
 # The worst case of experts is in the JSON, too.

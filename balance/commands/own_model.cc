@@ -56,7 +56,7 @@ void check(const Training& training) {
   }
 }
 
-// Cuts or repeats the sample to `rows` rows; none: copies it as it is.
+// Cuts or repeats the sample to `rows` rows. Without `rows`, copies the sample as it is.
 at::Tensor with_rows(const at::Tensor& sample, std::optional<int64_t> rows, c10::Device device) {
   if (!sample.defined()) return sample;
   std::vector<int64_t> shape = sample.sizes().vec();
@@ -75,7 +75,8 @@ at::Tensor with_rows(const at::Tensor& sample, std::optional<int64_t> rows, c10:
   } else {
     const at::Tensor indices =
         at::arange(*rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
-    // The kernels of a layer depend on the strides: images may be channels-last.
+    // The result keeps the sample's memory format, because the kernels of a layer depend on it:
+    // images may be channels-last.
     result = sample.detach()
                  .index_select(0, indices)
                  .to(device)

@@ -7,7 +7,7 @@ balance=$1 memory_plan=$2 fit=$3 plan=$4
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-# A word of --help, and what is needed to run.
+# For each command: a flag that its --help lists, and the flags that it needs to run.
 declare -A words=([balance]=--partitions [memory_plan]=--device_gib [fit]=--devices_gib [plan]=--devices)
 declare -A enough=([balance]=--partitions=2 [memory_plan]="--balance=2,4" [fit]="--devices_gib=1,1" [plan]=--devices=2)
 
@@ -49,8 +49,7 @@ for command in balance memory_plan fit plan; do
   fi
 done
 
-# balance: the mini-batch has the sample's 8 rows by default; a profile is accepted for its model
-# only.
+# balance without --batch takes the sample's 8 rows as the mini-batch. It accepts a profile of its own model only.
 program=$balance
 "$balance" --partitions=2 --chunks=2 --timeout=0.05 --save_profile="$work/profile.json" \
   --json="$work/cut.json" >"$work/cut.log" 2>&1 || fail "a measurement"
@@ -69,7 +68,7 @@ expect_mistake "it has 6 layers, but perceptron-16 has 1; measure it again" \
 expect_mistake "which have no values to measure with" --partitions=2 --mistake=meta_inputs
 expect_mistake "perceptron-16 has 6 layers only" --partitions=7
 
-# memory_plan: 4*16+16 + 2*(16*16+16) + 16*10+10 parameters; tensors on meta are accepted.
+# memory_plan counts 4*16+16 + 2*(16*16+16) + 16*10+10 parameters. It accepts tensors on meta.
 program=$memory_plan
 "$memory_plan" --balance=2,4 --chunks=4 --optimizer=adam --json="$work/plan.json" \
   --svg="$work/plan.svg" --mistake=meta_inputs >"$work/plan.log" 2>&1 || fail "a memory plan"
@@ -82,7 +81,7 @@ assert plan["parameters"] == 4 * 16 + 16 + 2 * (16 * 16 + 16) + 16 * 10 + 10, pl
 END
 expect_mistake "sums up to 7, but perceptron-16 has 6 layers" --balance=3,4
 
-# fit: a model that fits, and one that does not.
+# fit is run for a model that fits, and for one that does not.
 program=$fit
 "$fit" --devices_gib=1,1 --json="$work/fit.json" >"$work/fit.log" 2>&1 || fail "what fits"
 grep -q "^perceptron-16: 8 rows in" "$work/fit.log" || fail "no word on the rows: $(cat "$work/fit.log")"
@@ -94,7 +93,7 @@ expect_mistake "--most_batch and --batch" --devices_gib=1,1 --chunks=4 --most_ba
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 grep -q "perceptron-1000 does not fit: " "$work/none.log" || fail "the limit is not named"
 
-# plan: counted and measured times.
+# plan works with counted times and, with --measure=cpu, with measured ones.
 program=$plan
 few=(--devices=2 "--chunks=2" --stages_per_device=1 --schedules=1f1b)
 "$plan" "${few[@]}" --output="$work/choice.json" >"$work/choice.log" 2>&1 || fail "a plan"

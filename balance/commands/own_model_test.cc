@@ -87,7 +87,7 @@ auto refused(Training given) {
   return [given = std::move(given)] { (void)own_model(given, std::nullopt).layers(); };
 }
 
-// All micro-batches share the whole mask.
+// All micro-batches share the whole mask, so its rows are neither cut nor repeated.
 TEST(OwnModel, SharedInputsKeepTheirRows) {
   Training given = training();
   given.inputs[1] = at::rand({2, 2});

@@ -27,6 +27,7 @@
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
+#include "balance/costs/parsed_json.h"
 #include "balance/costs/profile_file.h"
 #include "balance/memory/memory_plan.h"
 #include "balance/memory/optimizer_flag.h"
@@ -65,8 +66,7 @@ ABSL_FLAG(std::string, schedules, "",
               gpipe::schedule_names() + ".");
 ABSL_FLAG(std::string, stages_per_device, "1,2,4",
           "How many stages a device may have: V-shaped schedules have 2, looped ones any number.");
-ABSL_FLAG(std::string, optimizer, "sgd",
-          "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
+ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
 ABSL_FLAG(std::string, measure, "",
           "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
           "Default: count their operations, for nominal devices, which need not exist.");
@@ -106,7 +106,7 @@ constexpr char kExitCodes[] =
     "130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 40;
-// A search takes longer for more devices.
+// The most devices, because a search takes longer for more devices.
 constexpr int64_t kMostDevices = 64;
 
 struct Settings {
@@ -129,7 +129,8 @@ int64_t parse_bytes(const std::string& text) {
   double number = 0;
   const bool is_number = absl::SimpleAtod(text.substr(0, end), &number);
   const double bytes = found == kUnits.end() ? 0.0 : number * found->second;
-  // A small number alone has lost its unit: no device has so few bytes.
+  // A small number without a unit is refused, because no device has so few bytes: the unit was
+  // forgotten.
   const bool is_bare = unit.empty() && bytes < 0x1p20;
   if (!is_number || is_bare || !(bytes >= 1 && bytes <= 1e18)) {
     throw command::wrong_value("memory", text, "give a size such as 22GiB or 500MiB");
@@ -155,8 +156,7 @@ void read_choices(Settings& settings) {
   const std::string memory = absl::GetFlag(FLAGS_memory);
   if (!memory.empty()) options.memory(parse_bytes(memory));
   options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch));
-  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  if (checkpoint != "any") options.checkpoints({parse_checkpoint(checkpoint)});
+  options.checkpoints(parse_checkpoints(absl::GetFlag(FLAGS_checkpoint)));
   options.schedules(parse_schedules(absl::GetFlag(FLAGS_schedules)));
   std::vector<int64_t> stages =
       parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
@@ -168,7 +168,8 @@ void read_choices(Settings& settings) {
   settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
 }
 
-// Profiles, measurements and counts exclude each other.
+// Reads where the times come from: profiles, measurements or counted operations, of which only one
+// may be asked for.
 void read_times(Settings& settings, const CommandFace& face, command::FileFlags& file_flags) {
   PlanOptions& options = settings.options;
   const std::string measure = absl::GetFlag(FLAGS_measure);
@@ -312,7 +313,7 @@ std::string json_of(const PlanReport& report, const std::optional<WorstCase>& wo
   if (!worst) return text;
   auto json = nlohmann::ordered_json::parse(text);
   add_json(worst, json);
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 int run(const Settings& settings) {

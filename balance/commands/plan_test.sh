@@ -70,7 +70,7 @@ text = open(sys.argv[3]).read()
 assert plan["schedule"] in text and f'chunks {plan["chunks"]}\n' in text
 END
 
-# Too little memory: exit code 1, and the memory that the message names is enough.
+# If the memory is too small, the exit code is 1, and the memory that the message names is enough.
 "$program" "${quick[@]}" --devices=2 --memory=1MiB >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*\) *bytes).*/\1/p')
@@ -82,7 +82,8 @@ needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*
 "$program" --model=unet:5,64 --devices=2 --memory=1.25GiB >"$work/another.log" 2>&1 ||
   fail "what fits is not found: $(cat "$work/another.log")"
 
-# A profile without measured halves.
+# A profile without measured halves of backwards is accepted. The output says that halves are derived, and how far such
+# predictions were off.
 python3 - "$work/old.json" <<'END' || fail "making the profile"
 import json, sys
 layer = {"forward": 1e-3, "backward": 2e-3, "parameters": 1 << 20, "buffers": 0, "kept": 1 << 20,

@@ -1,5 +1,7 @@
 #include "balance/commands/training_flags.h"
 
+#include <stdexcept>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -7,19 +9,44 @@
 #include "command/wrong_value.h"
 #include "gpipe/schedule/named_schedule.h"
 
-namespace gpipe::balance {
+namespace gpipe {
 namespace {
 
 constexpr char kSearch[] = "search";  // a name of PlanOptions::schedules()
 
-}  // namespace
-
-Checkpoint parse_checkpoint(const std::string& text) {
-  return checkpoint_by_name(text, command::flag_text("checkpoint", text));
+// Sets `value` to what `by_name` finds, or `error` to what it throws without the "`given`: ".
+template <typename Value>
+bool parsed(absl::string_view text,
+            Value by_name(const std::string& name, const std::string& given), Value& value,
+            std::string& error) {
+  try {
+    value = by_name(std::string(text), "");
+    return true;
+  } catch (const std::invalid_argument& wrong) {
+    error = std::string(absl::StripPrefix(wrong.what(), ": "));
+    return false;
+  }
 }
 
-ScheduleChoice parse_schedule(const std::string& text) {
-  return choice_by_name(text, command::flag_text("schedule", text));
+}  // namespace
+
+bool AbslParseFlag(absl::string_view text, Checkpoint* mode, std::string* error) {
+  return parsed(text, checkpoint_by_name, *mode, *error);
+}
+
+std::string AbslUnparseFlag(Checkpoint mode) { return to_text(mode); }
+
+bool AbslParseFlag(absl::string_view text, ScheduleChoice* choice, std::string* error) {
+  return parsed(text, choice_by_name, *choice, *error);
+}
+
+std::string AbslUnparseFlag(const ScheduleChoice& choice) { return choice.name; }
+
+namespace balance {
+
+std::vector<Checkpoint> parse_checkpoints(const std::string& text) {
+  if (text == "any") return {};
+  return {checkpoint_by_name(text, command::flag_text("checkpoint", text))};
 }
 
 std::vector<std::string> parse_schedules(const std::string& text) {
@@ -54,6 +81,16 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   return counts;
 }
 
+ScheduleChoice one_f_one_b() { return PipelineSetup().schedule; }
+
+std::string checkpoint_help() {
+  return "Which micro-batches recompute their activations: always, except_last, never.";
+}
+
+std::string optimizer_help() {
+  return "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.";
+}
+
 std::string schedule_help() {
   return "Schedule: one of " + schedule_names() +
          ". gpipe and fill-drain both run all forwards, then all backwards: gpipe from the last "
@@ -66,4 +103,5 @@ std::string deferred_batch_norm_help() {
          "and running statistics are updated once for each mini-batch.";
 }
 
-}  // namespace gpipe::balance
+}  // namespace balance
+}  // namespace gpipe

@@ -1,4 +1,5 @@
-// training_flags: parses the commands' flags --checkpoint, --schedule and --chunks.
+// training_flags: types, parsers and help of flags that several commands have: --checkpoint,
+// --schedule, --chunks and others.
 #ifndef BALANCE_COMMANDS_TRAINING_FLAGS_H_
 #define BALANCE_COMMANDS_TRAINING_FLAGS_H_
 
@@ -6,19 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/pipeline_setup.h"
 
-namespace gpipe::balance {
+namespace gpipe {
 
-// Each parser throws std::invalid_argument for any other text, and suggests what was probably
-// meant.
+// Make a Checkpoint and a ScheduleChoice types of flags, which command::read_flags() checks:
+//   ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(), schedule_help());
+bool AbslParseFlag(absl::string_view text, Checkpoint* mode, std::string* error);
+std::string AbslUnparseFlag(Checkpoint mode);
+bool AbslParseFlag(absl::string_view text, ScheduleChoice* choice, std::string* error);
+std::string AbslUnparseFlag(const ScheduleChoice& choice);
 
-// Reads "always", "except_last" or "never".
-Checkpoint parse_checkpoint(const std::string& text);
-// A name of schedule_by_name(). Call it once: later code uses the choice. The choice's generator
-// throws if the number of stages is not a multiple of the schedule's stages on a worker.
-ScheduleChoice parse_schedule(const std::string& text);
+namespace balance {
+
+// Each parser throws std::invalid_argument for a text that it does not accept, and suggests what
+// was probably meant.
+
+// Reads the modes to choose from: one of "always", "except_last" and "never", or "any" for none in
+// particular.
+std::vector<Checkpoint> parse_checkpoints(const std::string& text);
 // Reads a text like "1f1b,search": names for PlanOptions::schedules(), separated by commas. An
 // empty text gives no names. Also throws for "search" alone, because a search starts from a
 // schedule.
@@ -30,11 +39,19 @@ std::vector<std::string> parse_schedules(const std::string& text);
 std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most,
                                   std::string most_text = "");
 
+// The default of --schedule.
+ScheduleChoice one_f_one_b();
+
+// The help of --checkpoint.
+std::string checkpoint_help();
+// The help of --optimizer.
+std::string optimizer_help();
 // The help of --schedule, with all names.
 std::string schedule_help();
 // The help of --deferred_batch_norm.
 std::string deferred_batch_norm_help();
 
-}  // namespace gpipe::balance
+}  // namespace balance
+}  // namespace gpipe
 
 #endif  // BALANCE_COMMANDS_TRAINING_FLAGS_H_

@@ -22,13 +22,31 @@ using ::testing::StartsWith;
 using ::testing::StrEq;
 using ::testing::ThrowsMessage;
 
+// The value of a flag with that text.
+template <typename Value>
+Value read(const std::string& text) {
+  Value value;
+  std::string error;
+  EXPECT_TRUE(AbslParseFlag(text, &value, &error)) << error;
+  return value;
+}
+
+// Why a flag refuses that text.
+template <typename Value>
+std::string why_not(const std::string& text) {
+  Value value;
+  std::string error;
+  EXPECT_FALSE(AbslParseFlag(text, &value, &error));
+  return error;
+}
+
 TEST(TrainingFlags, AreNamesOfWhatThereIs) {
-  EXPECT_EQ(parse_checkpoint("always"), Checkpoint::kAlways);
-  EXPECT_EQ(parse_checkpoint("except_last"), Checkpoint::kExceptLast);
-  EXPECT_EQ(parse_checkpoint("never"), Checkpoint::kNever);
-  EXPECT_EQ(parse_schedule("gpipe").make(3, 5), Schedule::gpipe(3, 5));
-  EXPECT_EQ(parse_schedule("1f1b").make(3, 5), Schedule::one_f_one_b(3, 5));
-  EXPECT_EQ(parse_schedule("sequential").make(3, 5), sequential(3, 5));
+  EXPECT_EQ(read<Checkpoint>("always"), Checkpoint::kAlways);
+  EXPECT_EQ(read<Checkpoint>("except_last"), Checkpoint::kExceptLast);
+  EXPECT_EQ(read<Checkpoint>("never"), Checkpoint::kNever);
+  EXPECT_EQ(read<ScheduleChoice>("gpipe").make(3, 5), Schedule::gpipe(3, 5));
+  EXPECT_EQ(read<ScheduleChoice>("1f1b").make(3, 5), Schedule::one_f_one_b(3, 5));
+  EXPECT_EQ(read<ScheduleChoice>("sequential").make(3, 5), sequential(3, 5));
 }
 
 // A command prints its pipeline's settings in a form that its flags accept.
@@ -41,12 +59,12 @@ TEST(TrainingFlags, TextsOfASetupAreReadBack) {
         PipelineSetup setup;
         setup.balance = balance;
         setup.checkpoint_all(mode);
-        setup.schedule = parse_schedule(named.name);
+        setup.schedule = read<ScheduleChoice>(named.name);
         SCOPED_TRACE(to_text(setup));
-        const ScheduleChoice schedule = parse_schedule(setup.schedule.name);
+        const ScheduleChoice schedule = read<ScheduleChoice>(setup.schedule.name);
         EXPECT_EQ(schedule.name, named.name);
         EXPECT_EQ(schedule.make(4, 3), schedule_by_name(named.name, 4, 3));
-        EXPECT_EQ(parse_checkpoint(to_text(setup.checkpoints)), mode);
+        EXPECT_EQ(read<Checkpoint>(to_text(setup.checkpoints)), mode);
         const std::string text = to_text(setup);
         const size_t begin = text.find('[');
         EXPECT_EQ(command::parse_balance(text.substr(begin, text.find(']') + 1 - begin)), balance);
@@ -56,16 +74,26 @@ TEST(TrainingFlags, TextsOfASetupAreReadBack) {
 }
 
 TEST(TrainingFlags, OtherNamesAreRefused) {
-  EXPECT_THAT([] { parse_checkpoint("sometimes"); },
+  EXPECT_EQ(why_not<Checkpoint>("sometimes"), "give always, except_last or never");
+  EXPECT_THAT(why_not<Checkpoint>("exceptlast"), HasSubstr("did you mean except_last?"));
+  EXPECT_THAT(why_not<ScheduleChoice>("1f1bb"),
+              AllOf(StartsWith("there is no schedule '1f1bb'"), HasSubstr("did you mean 1f1b?"),
+                    HasSubstr("zb-v")));
+  EXPECT_THAT(why_not<ScheduleChoice>(""), StartsWith("there is no schedule"));
+}
+
+TEST(TrainingFlags, AnyCheckpointIsNoneInParticular) {
+  EXPECT_THAT(parse_checkpoints("any"), IsEmpty());
+  EXPECT_THAT(parse_checkpoints("never"), ElementsAre(Checkpoint::kNever));
+  EXPECT_THAT([] { parse_checkpoints("sometimes"); },
               ThrowsMessage<std::invalid_argument>(
                   StrEq("--checkpoint=sometimes: give always, except_last or never")));
-  EXPECT_THAT([] { parse_checkpoint("exceptlast"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean except_last?")));
-  EXPECT_THAT(
-      [] { parse_schedule("1f1bb"); },
-      ThrowsMessage<std::invalid_argument>(AllOf(
-          HasSubstr("--schedule=1f1bb: "), HasSubstr("did you mean 1f1b?"), HasSubstr("zb-v"))));
-  EXPECT_THROW(parse_schedule(""), std::invalid_argument);
+}
+
+TEST(TrainingFlags, ValuesAreWrittenAsTheyAreRead) {
+  EXPECT_EQ(AbslUnparseFlag(Checkpoint::kExceptLast), "except_last");
+  EXPECT_EQ(AbslUnparseFlag(one_f_one_b()), "1f1b");
+  EXPECT_EQ(AbslUnparseFlag(read<ScheduleChoice>("zb-h1")), "zb-h1");
 }
 
 TEST(TrainingFlags, SchedulesAreNamesAndASearch) {

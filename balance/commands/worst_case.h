@@ -15,7 +15,8 @@ namespace gpipe::balance {
 
 struct WorstCase {
   MemoryPlan plan;
-  // [device] The bytes that it has and those that it needs; both empty if there are no limits.
+  // [device] The bytes that the device has, and the bytes that it needs. Both are empty if there
+  // are no limits.
   std::vector<int64_t> room, needed;
 };
 
@@ -24,9 +25,11 @@ struct WorstCase {
 std::optional<WorstCase> worst_case(const CommandModel& model, const MemoryPlanOptions& options,
                                     const std::vector<int64_t>& room = {});
 
-// A table for people, and the devices that have too little. Empty for none.
+// Prints the worst case as a table for people, with the devices that have too little memory. Empty
+// if there is no worst case.
 std::string to_text(const std::optional<WorstCase>& worst);
-// Adds the field "worst_case" to what a command writes with --json. Does nothing for none.
+// Adds the field "worst_case" to what a command writes with --json. Does nothing if there is no
+// worst case.
 void add_json(const std::optional<WorstCase>& worst, nlohmann::ordered_json& json);
 
 }  // namespace gpipe::balance

@@ -34,7 +34,7 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;
 
-// `make`, with the weights of the folder, except on meta.
+// Returns `make`, but the network has the weights of the folder, except on meta.
 std::function<torch::nn::Sequential()> with_weights(std::function<torch::nn::Sequential()> make,
                                                     const models::TransformerOptions& options,
                                                     const std::string& folder) {
@@ -47,7 +47,7 @@ std::function<torch::nn::Sequential()> with_weights(std::function<torch::nn::Seq
   };
 }
 
-// `make`, with adapters and a frozen base.
+// Returns `make`, but the network has adapters and a frozen base.
 std::function<torch::nn::Sequential()> with_lora(std::function<torch::nn::Sequential()> make,
                                                  const models::TransformerOptions& options,
                                                  int64_t rank) {

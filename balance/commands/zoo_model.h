@@ -18,11 +18,13 @@ std::optional<int64_t> zoo_image_size();
 // otherwise empty.
 std::string folder_with_weights(const std::string& name);
 
-// Makes the network of that name, with --image_size and --tied. `weights`: with those of its
-// folder, if it has any, except on meta. Throws as models::model_by_name() and zoo_image_size().
+// Makes the network of that name, with --image_size and --tied. `weights`: the network gets the
+// weights of its folder, if the folder has any, except on meta. Throws as models::model_by_name()
+// and zoo_image_size().
 CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights = false);
 
-// The same, but throws std::invalid_argument for an empty name and lists the names.
+// Makes the network as zoo_model() does. Throws std::invalid_argument for an empty name, too, and
+// lists the names.
 CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch,
                              bool weights = false);
 

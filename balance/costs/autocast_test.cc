@@ -14,7 +14,7 @@ using ::testing::ThrowsMessage;
 
 TEST(Autocast, NamesTheGuardOfThisThread) {
   EXPECT_EQ(autocast_name(c10::kCPU), "");
-  EXPECT_EQ(autocast_name(c10::kMeta), "") << "there is none";
+  EXPECT_EQ(autocast_name(c10::kMeta), "") << "the meta device has no autocast guard here";
   {
     const AutocastGuard outer(c10::kCPU, parse_autocast("bfloat16"));
     EXPECT_EQ(autocast_name(c10::kCPU), "bfloat16");

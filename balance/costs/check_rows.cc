@@ -111,7 +111,8 @@ class Checker {
     model->eval();
     std::vector<at::Tensor> tensors;
     for (size_t k = 0; k < inputs.size(); ++k) {
-      // Copies: no two have the same memory, by which shared ones are known later.
+      // Each input is copied, so that no two have the same memory: shared inputs are recognized by
+      // their memory later.
       tensors.push_back(inputs[k].defined() ? inputs[k].detach().clone() : inputs[k]);
       if (inputs[k].defined() && is_shared(shared, k)) shared_.insert(memory_of(tensors.back()));
     }
@@ -143,7 +144,8 @@ class Checker {
     return !tensor.defined() || shared_.count(memory_of(tensor)) != 0;
   }
 
-  // A copy, as a layer may change it in place.
+  // Returns the rows of `part` as a copy, because a layer may change them in place. A shared tensor
+  // is returned as a whole.
   at::Tensor part_of(const at::Tensor& tensor, const Part& part) const {
     if (is_whole(tensor)) return tensor;
     return tensor.narrow(0, part.begin, part.end - part.begin).detach().clone();
@@ -179,7 +181,8 @@ class Checker {
     return edge.target_layer >= last && edge.source_layer >= first && edge.source_layer < last;
   }
 
-  // Returns whether what it gives has the rows, so that the next piece can be checked.
+  // Checks the layers from `first` to before `last`. Returns whether their outputs have the
+  // mini-batch's rows; otherwise the next piece cannot be checked.
   bool run_piece(int64_t first, int64_t last) {
     const std::string name = internal::layer_text(layers_[static_cast<size_t>(last - 1)]);
     const auto add = [&](RowProblemKind kind, const std::string& what) {
@@ -279,7 +282,7 @@ class Checker {
     if (gap.numel() == 0) return {};
     const double most = gap.max().item<double>();
     const double allowed = std::sqrt(precision_of(want.scalar_type())) * size.max().item<double>();
-    if (most <= allowed) return {};  // false where one of the two is NaN
+    if (most <= allowed) return {};  // false if only one of two values is NaN: `most` is NaN then
     return absl::StrCat("other values (they differ by ", most, ")");
   }
 
@@ -302,7 +305,7 @@ class Checker {
   std::vector<Layer> layers_;
   const c10::Device device_;
   const ModelGuard guard_;
-  std::vector<bool> norms_;  // [layer] takes its rows' statistics
+  std::vector<bool> norms_;  // [layer] whether it takes its rows' statistics
   std::unordered_set<const void*> shared_;
   Value value_;  // what the next piece takes
   std::vector<at::Tensor> skips_ = std::vector<at::Tensor>(edges_.size());  // [edge]

@@ -18,7 +18,7 @@ namespace gpipe::balance {
 
 enum class RowProblemKind : uint8_t {
   kShape,   // dimension 0 of an output is not the rows: a transpose is missing, or rows are reduced
-  kThrows,  // it takes all rows and refuses some of them: an {N, N} mask
+  kThrows,  // the layer takes all rows and throws for fewer: an {N, N} mask
   kValues,  // a row of an output has other values without the other rows: a softmax over dimension
             // 0
   // A batch norm in training mode, or without running statistics. It takes the micro-batch's

@@ -39,7 +39,7 @@ auto of_tensor(std::function<Tensor(Tensor)> f) {
   return testing::layer<Tensor, Tensor>(std::move(f));
 }
 
-// Two layers around the one in question.
+// Two linear layers around a layer that computes `f`.
 nn::Sequential around(const std::function<Tensor(Tensor)>& f) {
   return nn::Sequential(nn::Linear(4, 4), of_tensor(f), nn::Linear(4, 3));
 }
@@ -72,7 +72,7 @@ TEST(CheckRows, FindsAMaskOfTheMiniBatchsSize) {
   EXPECT_THAT(problems[0].text,
               AllOf(HasSubstr("takes all 4 rows and throws with rows 0 to 1 of 4"),
                     HasSubstr("{N, N} mask"), HasSubstr("shared_inputs")));
-  // One that is cut to the rows that are given mixes them all the same.
+  // A mask that is cut to the given rows mixes them all the same, since it adds rows to others.
   EXPECT_THAT(kinds(check_rows(around([=](Tensor x) {
                                  const int64_t n = x.size(0);
                                  return torch::ones({n, n}).triu().matmul(x);
@@ -81,7 +81,8 @@ TEST(CheckRows, FindsAMaskOfTheMiniBatchsSize) {
               ElementsAre("1 values"));
 }
 
-// Where there are as many rows as features, all rows together do not show it.
+// If there are as many rows as features, the output of all rows has the right shape in spite of the
+// transpose. Only fewer rows show it.
 TEST(CheckRows, FindsAForgottenTranspose) {
   for (const int64_t rows : {4, 6}) {
     const auto problems =
@@ -152,7 +153,7 @@ TEST(CheckRows, LeavesModelAndGeneratorsAsTheyWere) {
   torch::manual_seed(7);
   const Tensor want = torch::rand({5});
   torch::manual_seed(7);
-  // It draws in evaluation, too, so its values are not compared.
+  // Layer 3 draws random numbers in evaluation, too, so its values are not compared.
   EXPECT_THAT(kinds(check_rows(model, {input})), ElementsAre("2 norm"));
   EXPECT_THAT(torch::rand({5}), EqualsBitwise(want));
   size_t k = 0;
@@ -176,7 +177,7 @@ TEST(CheckRows, TakesTuplesAndSharedInputs) {
   };
   const Tensor input = torch::randn({4, 3});
   EXPECT_THAT(kinds(check_rows(attend(true), {input, torch::randn({3, 3})}, {1})), IsEmpty());
-  // It is one of the mini-batch's rows here, and layer 1 adds up over them.
+  // The mask is not shared here: its rows belong to the mini-batch, and layer 1 adds up over them.
   EXPECT_THAT(kinds(check_rows(attend(false), {input, torch::randn({4, 3})})),
               ElementsAre("1 values"));
 }

@@ -30,7 +30,7 @@ double median_time(const std::function<void()>& work, const ContentionOptions& o
   return median(std::move(times));
 }
 
-// Calls functions over and over on threads of their own, until it is destroyed.
+// Calls functions over and over, each on a thread of its own, until the object is destroyed.
 class Company {
  public:
   explicit Company(const std::vector<std::function<void()>>& functions) {

@@ -10,7 +10,7 @@
 namespace gpipe::balance {
 namespace {
 
-// A clock that only `work` advances.
+// The tests measure with a clock that only `work` advances.
 class Contention : public ::testing::Test {
  protected:
   ContentionOptions options() {

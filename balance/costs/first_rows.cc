@@ -19,4 +19,15 @@ Tensors first_rows(const Tensors& tensors, int64_t rows, const std::vector<int64
   return result;
 }
 
+c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample,
+                      c10::Device otherwise) {
+  for (const at::Tensor& tensor : model->parameters()) {
+    if (tensor.defined()) return tensor.device();
+  }
+  for (const at::Tensor& tensor : sample) {
+    if (tensor.defined()) return tensor.device();
+  }
+  return otherwise;
+}
+
 }  // namespace gpipe::balance

@@ -1,5 +1,5 @@
-// LibTorch is built with NDEBUG. Without it, RecordFunction has a member here that LibTorch's own
-// has not, and its inputs look invalid.
+// LibTorch is built with NDEBUG. Without NDEBUG, RecordFunction would have a member here that it
+// does not have in LibTorch, and the recorded inputs would look invalid.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "balance/costs/first_rows.h"
 #include "balance/costs/model_guard.h"
 #include "balance/costs/profiler.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
@@ -51,8 +52,8 @@ double size(const c10::IValue& value, int64_t dim) {
 
 double numel(const c10::IValue& value) { return static_cast<double>(value.toTensor().numel()); }
 
-// The multiplications and additions of a product. A convolution has a number for each output
-// instead.
+// The multiplications and additions of a product: `flops`. A convolution that is not transposed has
+// `per_output` instead, for each number of its output.
 struct Product {
   double flops = 0;
   double per_output = 0;
@@ -105,7 +106,7 @@ bool is_view(const at::RecordFunction& function) {
   return true;
 }
 
-// Counts the work of this thread's operators while it lives.
+// A Counter counts the work of this thread's operators while it lives.
 class Counter {
  public:
   Counter() {
@@ -122,7 +123,7 @@ class Counter {
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
 
-  // Counts into `work`; null: does not count.
+  // From here on, operators are counted into `work`. Null: they are not counted.
   void count_into(LayerWork* work) { work_ = work; }
 
  private:
@@ -142,8 +143,8 @@ class Counter {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     Counter& counter = *current();
     auto op = std::make_unique<Operator>();
-    // Only operators have a schema, other records do not. A cast looks like a view by its schema;
-    // the operator inside it that copies is counted.
+    // Records that have no schema are not operators. By its schema a cast is a view, so the copy
+    // that it calls is counted instead of the cast.
     op->gathers = internal::GatheringScope::is_open() && function.operator_schema().has_value() &&
                   !is_view(function);
     const bool is_outermost = counter.depth_++ == 0;
@@ -159,7 +160,7 @@ class Counter {
         });
       }
     }
-    // Products inside a product are part of its implementation.
+    // Products inside a product are not counted, because they are part of its implementation.
     if (counter.work_ != nullptr && counter.products_ == 0) {
       op->is_product =
           product_of(function.name(), internal::recorded_inputs(function), op->product);
@@ -215,16 +216,6 @@ class Counter {
   bool has_weight_ = true;  // whether all products have a weight
 };
 
-c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
-  for (const at::Tensor& tensor : model->parameters()) {
-    if (tensor.defined()) return tensor.device();
-  }
-  for (const at::Tensor& tensor : sample) {
-    if (tensor.defined()) return tensor.device();
-  }
-  return {c10::kMeta};
-}
-
 // Installs what models need to run on the meta device.
 void install_meta() {
   install_meta_kernels();
@@ -235,7 +226,7 @@ void install_meta() {
 std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample,
                              const std::vector<int64_t>& shared_inputs,
                              bool deferred_batch_norm = false) {
-  const c10::Device device = device_of(model, sample);
+  const c10::Device device = device_of(model, sample, c10::kMeta);
   // The layers run on the calling thread, which the counter observes.
   internal::LayerRuns runs(model, device, /*cpu_threads=*/0, internal::pieces_of(model),
                            deferred_batch_norm);
@@ -276,12 +267,12 @@ std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& 
                              const std::vector<int64_t>& shared_inputs) {
   std::optional<MetaAutocastScope> autocast;
   if (!model.is_empty() && !model->is_empty() && !sample.empty()) {
-    if (device_of(model, sample).is_meta()) {
+    if (device_of(model, sample, c10::kMeta).is_meta()) {
       install_meta();
       if (!MetaAutocastScope::type()) autocast.emplace(meta_target());
     }
   }
-  // Checks the model and the sample. Nothing else of this profile is used.
+  // This profile is made only because profile() checks the model and the sample.
   ProfileOptions quick;
   quick.timeout(1e-9).shared_inputs(shared_inputs);
   (void)profile(model, sample, quick);
@@ -298,7 +289,7 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
                     "0, got ",
                     device.seconds_per_operator);
   if (!model.is_empty() && !model->is_empty()) {
-    const c10::Device model_device = device_of(model, sample);
+    const c10::Device model_device = device_of(model, sample, c10::kMeta);
     TORCH_CHECK_VALUE(model_device.is_meta(),
                       "a nominal profile is of a model on the meta device, but this "
                       "one is on ",
@@ -316,7 +307,7 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
   for (size_t k = 0; k < work.size(); ++k) {
     result.layers[k].forward = device.seconds(work[k].forward);
     result.layers[k].backward = device.seconds(work[k].backward);
-    // The bytes stay those of profile().
+    // Only the times of the halves are replaced; their bytes stay those of profile().
     SplitBackward& split = result.layers[k].split.emplace(split_backward(result.layers[k]));
     split.weight = device.seconds(work[k].weights);
     split.input = result.layers[k].backward - split.weight;

@@ -32,8 +32,7 @@ struct LayerWork {
 // Returns the work of each layer for one micro-batch, `sample`, as in balance/costs/profiler.h.
 //
 // Counted are the operators that the layers call themselves in a forward:
-// - convolutions and matrix products (convolution, mm, addmm, bmm, baddbmm, mv, addmv, and
-// operators
+// - convolutions and matrix products (convolution, mm, addmm, bmm, baddbmm, mv, addmv, and those
 //   made of them, such as linear and matmul): 2 for each multiplication and addition. The backward
 //   has two such products, so twice the forward's work;
 // - scaled_dot_product_attention: both of its products, whatever kernel computes them; half of them

@@ -46,7 +46,8 @@ TEST(Flops, OfProducts) {
   EXPECT_EQ(work[1].forward.bytes, 4 * (7 * 20 + 20 * 30 + 7 * 30));
 }
 
-// Here LibTorch's module adds the bias by an operator of its own.
+// If the input has three dimensions, nn::Linear adds the bias by an operator of its own, which
+// counts 1 for each output.
 TEST(Flops, OfRowsOfRows) {
   const nn::Sequential model = on_meta([] { return nn::Sequential(nn::Linear(10, 20)); });
   EXPECT_EQ(flops(model, {at::empty({7, 3, 10}, on_meta())})[0].forward.flops,
@@ -62,11 +63,13 @@ TEST(Flops, OfConvolutions) {
   const std::vector<LayerWork> work = flops(model, {at::empty({2, 3, 10, 10}, on_meta())});
   EXPECT_EQ(work[0].forward.flops, 2.0 * (2 * 8 * 10 * 10) * 3 * 9);
   EXPECT_EQ(work[1].forward.flops, 2.0 * (2 * 16 * 5 * 5) * 2 * 9);
-  EXPECT_EQ(work[2].forward.flops, 2.0 * (2 * 4 * 10 * 10) * 16);  // each output from one pixel
+  // Kernel and stride are equal, so each output comes from one pixel of the 16 input channels.
+  EXPECT_EQ(work[2].forward.flops, 2.0 * (2 * 4 * 10 * 10) * 16);
 }
 
 TEST(Flops, OfFusedAttention) {
-  // Two rows, four heads of queries, two of keys; 10 tokens and 8 numbers for each head.
+  // The sample has 2 rows of 4 heads of queries, with 10 tokens of 8 numbers. Keys have 2 heads,
+  // which does not change the work.
   const auto work_of = [](bool causal, bool meta) {
     const auto attention = [causal](const at::Tensor& x) {
       const at::Tensor keys = x.narrow(1, 0, 2);
@@ -145,7 +148,8 @@ TEST(ProfileOnMeta, HasTimesOfTheNominalDevice) {
   EXPECT_GT(profile.layers[0].backward, profile.layers[0].forward);
 }
 
-// On an accelerator these are a copy in double, variance and mean, and a product.
+// To gather moments, an accelerator runs three operators: a copy in double, the variance with the
+// mean, and a product.
 TEST(ProfileOnMeta, CountsWhatDeferredBatchNormsGather) {
   const nn::Sequential model =
       on_meta([] { return nn::Sequential(nn::Linear(10, 20), nn::BatchNorm1d(20)); });

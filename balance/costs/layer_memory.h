@@ -14,7 +14,7 @@
 
 namespace gpipe::balance {
 
-// Needs no model: its caller says which layer runs, and it observes blocks of memory.
+// A LayerMemory needs no model: its caller says which layer runs, and it observes blocks of memory.
 //
 // The order of the calls: begin_forward and end_forward of layer 0, of layer 1, ..., then
 // begin_backward and end_backward from the last layer to layer 0. Memory that is taken between the

@@ -13,9 +13,9 @@ using ::testing::ElementsAre;
 TEST(LayerMemory, WhatIsLeftWhenBackwardBeginsIsKept) {
   LayerMemory memory(2, c10::kCPU);
   memory.begin_forward(0);
-  memory.on_allocate(1, c10::kCPU, 100);  // its output, which layer 1 frees
-  memory.on_allocate(2, c10::kCPU, 10);   // kept
-  memory.on_allocate(3, c10::kCPU, 1);    // freed at once
+  memory.on_allocate(1, c10::kCPU, 100);  // the output of layer 0, which layer 1 frees
+  memory.on_allocate(2, c10::kCPU, 10);   // what layer 0 keeps until its backward
+  memory.on_allocate(3, c10::kCPU, 1);    // workspace, freed at once
   memory.on_free(3);
   memory.end_forward(0);
   memory.begin_forward(1);
@@ -67,7 +67,7 @@ TEST(LayerMemory, WhatAHalfOfWeightsGivesBackHasWaitedForIt) {
   memory.on_free(2);
   memory.end_backward(0);
   memory.begin_weights(1);
-  memory.on_allocate(4, c10::kCPU, 10000);  // has not waited: it is new
+  memory.on_allocate(4, c10::kCPU, 10000);  // new, so it does not count as waiting
   memory.on_free(4);
   memory.on_free(3);
   memory.end_weights(1);

@@ -40,7 +40,7 @@ ModelGuard::ModelGuard(torch::nn::Module& model, c10::Device device) {
   for (const at::Tensor& buffer : model.buffers()) save(buffer);
   save(at::detail::getDefaultCPUGenerator());
   if (device.is_cuda()) save(at::globalContext().defaultGenerator(device));
-  // Nothing is changed until everything is saved: saving may run out of memory.
+  // Gradients are taken off only when everything is saved, because saving may run out of memory.
   for (const Saved& saved : tensors_) saved.tensor.mutable_grad().reset();
 }
 
@@ -77,7 +77,7 @@ void ModelGuard::restore() {
     const std::lock_guard<std::mutex> lock(draws.generator.mutex());
     draws.generator.set_state(draws.state);
   }
-  // Parents come before their children, and train() sets the children's mode, too.
+  // Parents come before their children in `modes_`, because train() sets the children's mode, too.
   for (const auto& [module, training] : modes_) module->train(training);
   for (Saved& saved : tensors_) {
     if (saved.values.defined()) {
@@ -90,11 +90,11 @@ void ModelGuard::restore() {
     }
     saved.tensor.mutable_grad() = saved.gradient;
   }
-  // Writes to the storage, not through the tensors: their version counters must stay, as a graph of
-  // the user may have saved the tensors.
+  // The values are written to the storage and not through the tensors, so that the tensors' version
+  // counters stay: a graph of the user may have saved the tensors.
   for (const Memory& memory : memories_) {
     at::Tensor bytes = bytes_of(memory.storage);
-    // A layer may have resized the storage.
+    // A layer may have resized the storage, which gets its old size back.
     if (bytes.numel() < memory.bytes.numel()) bytes.resize_(memory.bytes.sizes());
     bytes.narrow(0, 0, memory.bytes.numel()).copy_(memory.bytes);
     memory.storage.unsafeGetStorageImpl()->set_nbytes(memory.bytes.numel());

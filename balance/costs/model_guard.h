@@ -17,15 +17,14 @@ namespace gpipe::balance {
 
 // Saves the model's state in its constructor, and takes the gradients off the model's tensors. Its
 // destructor restores, bit for bit:
-// - parameters and buffers: sizes, type, memory, values, requires_grad, and the gradients, which
-// are
-//   the same tensors as before;
+// - parameters and buffers: sizes, type, memory, values, requires_grad, and the gradients (the same
+//   tensors as before);
 // - the mode (training or evaluation) of each module;
 // - the CPU's generator of random numbers, and that of `device` if it is a GPU.
-// It takes memory for a copy of the values. It does not restore what layers register or keep in
-// members of their own, nor gradients of tensors that no layer has registered.
+// The guard takes memory for a copy of the values. It does not restore what layers register or keep
+// in members of their own, nor gradients of tensors that no layer has registered.
 //
-// Requirements: no module in it is a null pointer. Nothing else uses the model meanwhile.
+// Requirements: no module in the model is a null pointer. Nothing else uses the model meanwhile.
 class ModelGuard {
  public:
   ModelGuard(torch::nn::Module& model, c10::Device device);
@@ -35,7 +34,7 @@ class ModelGuard {
 
  private:
   struct Saved {
-    at::Tensor tensor;  // the user's
+    at::Tensor tensor;  // the user's tensor
     at::Tensor alias;   // another tensor over the same memory, with its sizes
     at::Tensor values;  // a copy, if the tensor has no plain memory, e.g. a sparse one
     at::Tensor gradient;

@@ -30,7 +30,7 @@ class FieldOfError final : public nlohmann::json_sax<Json> {
     }
     return result;
   }
-  // What was read last.
+  // The token that was read last.
   const std::string& token() const { return token_; }
 
   bool null() override { return after_value(); }
@@ -94,6 +94,10 @@ Json parsed_json(const std::string& text, const std::string& file) {
         file, ": ", field.empty() ? "it" : field, " is ", text::shown(reader.token()),
         ", which does not fit in a double; expected a number of at most about 1.8e308"));
   }
+}
+
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpipe::balance

@@ -9,7 +9,7 @@
 namespace gpipe::balance {
 namespace {
 
-// a + share (b - a).
+// Returns a + share (b - a).
 double mix(double a, double b, double share) { return a + share * (b - a); }
 int64_t mix(int64_t a, int64_t b, double share) {
   return a + std::llround(share * static_cast<double>(b - a));

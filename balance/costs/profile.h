@@ -26,7 +26,7 @@ struct SplitBackward {
 
 // A value type.
 struct LayerProfile {
-  std::string name;  // its key in the Sequential
+  std::string name;  // the layer's key in the Sequential
 
   // Seconds for one micro-batch; medians. 0 if times were not measured.
   double forward = 0;
@@ -62,7 +62,7 @@ void add_times(LayerProfile& layer, const LayerProfile& other);
 struct SkipProfile {
   int64_t from = 0;  // layers, counted from 0
   int64_t to = 0;
-  int64_t bytes = 0;  // of one micro-batch
+  int64_t bytes = 0;  // bytes of one micro-batch
 };
 
 struct Profile {

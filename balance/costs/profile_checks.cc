@@ -9,7 +9,7 @@
 namespace gpipe::balance {
 namespace {
 
-// 2^50 bytes or rows: sums over layers and micro-batches cannot overflow.
+// The most bytes or rows in a profile, so that sums over layers and micro-batches cannot overflow.
 constexpr int64_t kMost = int64_t{1} << 50;
 
 class Checks {

@@ -76,7 +76,7 @@ class Fields {
 
  private:
   int64_t count(const char* name, const Json& value) const {
-    // A number beyond int64_t would wrap around.
+    // An unsigned number beyond int64_t does not fit: it would wrap around.
     const bool fits =
         value.is_number_integer() &&
         (!value.is_number_unsigned() ||
@@ -146,8 +146,7 @@ std::string to_json(const SavedProfile& saved) {
     skips.push_back({{"from", skip.from}, {"to", skip.to}, {"bytes", skip.bytes}});
   }
   if (profile.shared_inputs) json["shared_inputs"] = *profile.shared_inputs;
-  // Names may be any bytes. Bytes that are not UTF-8 become the replacement character.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 SavedProfile profile_from_json(const std::string& text, const std::string& file) {

@@ -89,7 +89,7 @@ TEST(ProfileFile, UnknownFieldsAreIgnored) {
   expect_same(profile_from_json(json.dump(), "f"), sample());
 }
 
-// The profile file with a change.
+// The text of a profile file with a change.
 std::string changed(const std::function<void(Json&)>& change) {
   Json json = Json::parse(to_json(sample()));
   change(json);
@@ -105,7 +105,8 @@ TEST(ProfileFile, FilesOfVersionOneDoNotSayHowTheyWereMade) {
   const SavedProfile read = profile_from_json(old, "f");
   EXPECT_FALSE(read.profile.shared_inputs);
   EXPECT_FALSE(read.profile.autocast);
-  EXPECT_FALSE(profile_from_json(to_json(read), "f").profile.autocast) << "nor once more";
+  EXPECT_FALSE(profile_from_json(to_json(read), "f").profile.autocast)
+      << "the field is still false after the profile was written and read again";
   EXPECT_FALSE(
       profile_from_json(changed([](Json& json) { json.erase("deferred_batch_norm"); }), "f")
           .profile.deferred_batch_norm);
@@ -218,7 +219,8 @@ TEST(ProfileFile, FilesThatCannotBeRead) {
   std::ofstream(path("empty.json")).close();
   EXPECT_THAT([] { load_profile(path("empty.json")); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("empty.json")));
-  EXPECT_THROW(load_profile(path(".")), std::invalid_argument) << "a folder";
+  EXPECT_THROW(load_profile(path(".")), std::invalid_argument)
+      << "a folder is refused as a profile";
 }
 
 TEST(ProfileFile, OnlyWhatCanHaveBeenMeasuredIsSaved) {

@@ -107,7 +107,7 @@ TEST(Profile, TimesOfLayersAreScaledAndAdded) {
   EXPECT_EQ(scaled.split->waiting, 80);
   EXPECT_EQ(scaled.kept, 100);
 
-  // A loss function, which has no weights.
+  // The loss function has no weights, so its weight half takes no time.
   LayerProfile loss;
   loss.forward = 0.5;
   loss.backward = 5;

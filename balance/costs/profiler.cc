@@ -174,7 +174,7 @@ class Subject {
     return inputs;
   }
 
-  // As in ProfileOptions.
+  // Sets ProfileOptions::after_each_layer.
   void after_each_layer(std::function<void()> call) { after_each_layer_ = std::move(call); }
 
   void run(const internal::LayerObserver& observer, Backwards backwards = Backwards::kWhole) {
@@ -188,8 +188,8 @@ class Subject {
         backwards);
   }
 
-  // A first pass takes longer: it allocates the gradients of parameters, and layers make what they
-  // keep permanently.
+  // Runs a pass that is not measured. A first pass takes longer, because it allocates the gradients
+  // of parameters, and because layers make what they keep permanently.
   void warm_up() {
     run([](const LayerEvent&) {});
   }
@@ -199,7 +199,8 @@ class Subject {
     return runs_.traffic(inputs());
   }
 
-  // From [piece] to [layer]: the first layer of a piece gets its whole value.
+  // Turns values of pieces into values of layers: the first layer of a piece gets the piece's
+  // value, its other layers get 0.
   template <typename T>
   std::vector<T> by_layer(const std::vector<T>& of_pieces) const {
     std::vector<T> result;
@@ -227,7 +228,7 @@ class Subject {
     return device;
   }
 
-  // Makes the model's device current: tensors made on meta take the current device.
+  // Makes the model's device current, because tensors made on meta take the current device.
   c10::OptionalDeviceGuard on_device() const {
     return device_.is_cpu() ? c10::OptionalDeviceGuard() : c10::OptionalDeviceGuard(device_);
   }
@@ -491,7 +492,7 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
       const std::vector<int64_t> waiting = measure_waiting(subject);
       for (size_t k = 0; k < waiting.size(); ++k) {
         std::optional<SplitBackward>& split = result.layers[k].split;
-        if (!split) split.emplace();  // on meta
+        if (!split) split.emplace();  // on meta, where no times are measured
         split->waiting = waiting[k];
       }
     }

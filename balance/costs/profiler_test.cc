@@ -60,7 +60,7 @@ using testing::TiedProduct;
 
 using Function = std::function<Tensor(Tensor)>;
 
-// One warm-up and three measured passes.
+// A profile with quick() makes one warm-up pass and three measured passes.
 TimeOptions quick() { return TimeOptions().timeout(1e-9); }
 constexpr int kQuickPasses = 4;
 
@@ -353,7 +353,8 @@ TEST_F(LeavesTheModel, IntegerInputs) {
   profile_all(model, at::arange(6).view({2, 3}));
 }
 
-// A layer changes a parameter and then throws in the forward or backward of one pass.
+// The model is as before although a layer has changed a parameter and then thrown, in the forward
+// or the backward of one pass.
 TEST_F(LeavesTheModel, ALayerThatThrows) {
   for (const bool backward : {false, true}) {
     for (const int bad_pass : {1, 3}) {
@@ -447,7 +448,7 @@ TEST(ProfileSizes, AreTheSameOnMeta) {
 }
 
 // Under the caller's autocast a layer keeps its output and a copy of its weight, both in the lower
-// precision.
+// precision. A profile on meta must count the same bytes as one on the CPU.
 TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   const auto make = [] {
     return nn::Sequential(nn::Linear(32, 32), nn::Tanh(), nn::Linear(32, 32));
@@ -472,8 +473,9 @@ TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   }
 }
 
-// The moments of a micro-batch, in double, live until the mini-batch's end. The graph keeps the
-// tensors that the norm gets instead of its running statistics.
+// With deferred batch norms a norm keeps two moments of each channel in double until the
+// mini-batch's end. The graph keeps two more tensors in float, which the norm gets instead of its
+// running statistics.
 TEST(ProfileAll, DeferredBatchNormsGatherMoments) {
   constexpr int64_t kChannels = 1000;
   nn::Sequential model(nn::Linear(8, kChannels), nn::BatchNorm1d(kChannels), nn::Tanh());
@@ -488,7 +490,8 @@ TEST(ProfileAll, DeferredBatchNormsGatherMoments) {
   constexpr int64_t kMore = 2 * kChannels * (sizeof(double) + sizeof(float));
   EXPECT_EQ(deferred.layers[1].kept - plain.layers[1].kept, kMore);
   EXPECT_EQ(deferred.layers[0].kept, plain.layers[0].kept);
-  EXPECT_EQ(model->named_buffers()["1.num_batches_tracked"].item<int64_t>(), 0) << "as before";
+  EXPECT_EQ(model->named_buffers()["1.num_batches_tracked"].item<int64_t>(), 0)
+      << "profiling must leave num_batches_tracked as it was";
   const std::vector<int64_t> sizes =
       profile_sizes(model, sample, SizeOptions().deferred_batch_norm(true));
   EXPECT_EQ(sizes[1] - profile_sizes(model, sample)[1], kMore);
@@ -547,13 +550,14 @@ TEST(ProfileAll, HoldsEverything) {
   EXPECT_EQ(result.skips[0].bytes, kActivation);
 }
 
-// Ctrl-C must not have to wait for a pass: the first one comes before any progress.
+// Ctrl-C must not have to wait for the end of a pass. So a profile can be ended after each layer,
+// also in the warm-up pass, which comes before any call of `progress`.
 TEST(ProfileAll, CanBeEndedAfterEachLayer) {
   struct Stop {};
   const nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
   for (const int64_t threads : {0, 1}) {
-    // Ends in the first pass, in the measured passes and in the pass that measures memory. A pass
-    // has six.
+    // A pass with whole backwards makes 6 calls, so 1 to 6 end the profile in the warm-up pass, and
+    // 8 ends it in the first measured pass.
     for (const int end : {1, 4, 6, 8}) {
       int calls = 0;
       EXPECT_THROW(
@@ -571,7 +575,7 @@ TEST(ProfileAll, CanBeEndedAfterEachLayer) {
         model, torch::rand({2, 4}),
         ProfileOptions().timeout(1e-3).cpu_threads(threads).progress(count).after_each_layer(
             [&] { ++calls; }));
-    // A pass of whole backwards calls it six times, a pass of split ones nine times.
+    // A pass of whole backwards calls the function six times, a pass of split ones nine times.
     EXPECT_EQ(calls, 6 * (passes + 2) + 9 * (passes + 1));
   }
 }
@@ -587,8 +591,8 @@ TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
     EXPECT_GT(layer.split->input, 0);
     EXPECT_GT(layer.split->weight, 0);
   }
-  // The weight gradient of a linear layer needs its input and the gradient of its output. The
-  // sample is not freed.
+  // The weight gradient of a linear layer needs the layer's input and the gradient of its output.
+  // The input of layer 0 is the sample, which is not freed, so only the gradient counts there.
   EXPECT_EQ(measured.layers[0].split->waiting, kActivation);
   EXPECT_EQ(measured.layers[1].split->waiting, 2 * kActivation);
   EXPECT_EQ(measured.layers[2].split->waiting, 0);
@@ -641,7 +645,7 @@ TEST(ProfileAll, LayersThatMustNotBeSeparated) {
 TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
   nn::Sequential model(layer<Tensor, Tensor>([](const Tensor& x) {
                          Tensor y = x.tanh();
-                         (void)at::rand({1000});  // freed at once
+                         (void)at::rand({1000});  // a workspace, freed at once
                          return y;
                        }),
                        layer<Tensor, Tensor>([](const Tensor& x) { return x + 1; }));
@@ -649,8 +653,8 @@ TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
       profile(model, at::rand({10, 10}).requires_grad_(), ProfileOptions().timeout(1e-9));
   EXPECT_EQ(result.layers[0].kept, 400);
   EXPECT_EQ(result.layers[0].workspace, 4000);
-  // Its output is not kept. Its backward holds the loss's gradient, which it passes on, and the
-  // loss itself.
+  // The output of layer 1 is not kept. Its backward holds the loss itself, and the loss's gradient,
+  // which it passes on.
   EXPECT_EQ(result.layers[1].kept, 0);
   EXPECT_THAT(result.layers[1].workspace, AllOf(Ge(400), Lt(500)));
 }

@@ -121,7 +121,8 @@ Places reach(const Blocks& blocks, size_t j, const Places& begins, Time later) {
   const bool is_last = j + 1 == blocks.count();
   const size_t past = blocks.last_place() + 1 - (blocks.count() - 1 - j);
   // The begins that may be the best for this or a later end, the best at the front. Compared with
-  // those behind it, a begin takes less time to any end and stops fitting earlier.
+  // the begins behind it in the queue, a begin takes less time to any end and stops fitting
+  // earlier.
   std::vector<size_t> queue;
   size_t front = 0;
   for (size_t end = begins.first + 1; end < past; ++end) {

@@ -11,8 +11,8 @@
 namespace gpipe::balance::internal {
 
 // Where a list of layers may be cut into blocks, and the weight of a block. Places are numbered
-// from 0, before the first layer, to the last one, behind the last layer. Block j between places b
-// < e has
+// from 0, before the first layer, to the last one, behind the last layer. Block j between the
+// places b < e has
 //
 //   weight  cost[e] - cost[b]
 //   time    slowness[j] * weight + transfer_slowness * (receive[b] + send[e])
@@ -23,8 +23,8 @@ namespace gpipe::balance::internal {
 struct CutProblem {
   // Indexed by place.
   std::vector<int64_t> layers;  // layers before the place
-  std::vector<int64_t> cost;    // cost of all layers before it
-  std::vector<int64_t> size;    // size of all layers before it
+  std::vector<int64_t> cost;    // cost of all layers before the place
+  std::vector<int64_t> size;    // size of all layers before the place
   // Costs of a cut at the place: `send` for the block before it, `receive` for the one behind it. 0
   // at both ends, where there is no cut. Both are empty if all costs are 0.
   std::vector<int64_t> send;

@@ -12,7 +12,7 @@
 
 #include "gpipe/testing/seed.h"
 
-// Present if //balance/cut:cuts is built with AddressSanitizer.
+// This function exists only if //balance/cut:cuts is built with AddressSanitizer.
 // NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" void __asan_init() __attribute__((weak));
 
@@ -42,16 +42,18 @@ TEST(BestCuts, EndsWithTheLastPlace) {
   EXPECT_EQ(best_cuts(make({1}, 1)), (Places{1}));
 }
 
-// The best blocks are 4, 4, 1. A limit of 5 would allow 2, 2, 5, which is as even by weight and
-// more even by layers.
+// The best blocks weigh 4, 4 and 1. A limit of 5 would allow blocks of 2, 2 and 5, which are as
+// even by weight and more even by layers.
 TEST(BestCuts, TheLongestTimeIsTheLeastToTheLastUnit) {
   EXPECT_EQ(best_cuts(make({0, 2, 2, 4, 1}, 3)), (Places{3, 4, 5}));
 }
 
-// The heaviest block is the same in all cuts; only the last bits of 186-bit sums differ.
+// The heaviest block is the same in all cuts. Only the last bits of 186-bit sums differ, and they
+// must decide.
 TEST(BestCuts, ComparesAllBitsOfTheUnevenness) {
   const int64_t large = kMost / 4;
-  // The best cut has 2 + 3 behind the first block. 4 + 1 would share the layers more evenly.
+  // Behind the first block the best cut has blocks of weight 2 and 3. Blocks of 4 and 1 would share
+  // the layers more evenly.
   CutProblem problem = make({large, 2, 2, 0, 0, 0, 1}, 3);
   problem.slowness.assign(3, kMost);
   EXPECT_EQ(best_cuts(problem), (Places{1, 2, 7}));
@@ -104,7 +106,7 @@ std::optional<Places> try_all(const CutProblem& problem) {
   }
   const int64_t most = longest[0];
   if (most == kNever) return std::nullopt;
-  using Sum = std::pair<int64_t, int64_t>;  // of weight x time, of squared layers
+  using Sum = std::pair<int64_t, int64_t>;  // sums of weight x time and of squared layers
   std::vector<std::optional<Sum>> best(last + 1);
   best[last] = Sum{0, 0};
   std::vector<std::vector<size_t>> ends(blocks, std::vector<size_t>(last + 1));

@@ -7,7 +7,7 @@ namespace gpipe::balance::internal {
 namespace {
 
 constexpr int kBits = 62;
-// Covers the rounding of a sum of 2^30 doubles and the rounding of all values to units.
+// The margin covers the rounding of a sum of 2^30 doubles and the rounding of all values to units.
 constexpr double kMargin = 0x1p-20;
 
 }  // namespace
@@ -25,7 +25,7 @@ Grid::Grid(const std::vector<double>& values) {
 }
 
 int64_t Grid::units(double value) const {
-  // llrint() would depend on the rounding mode.
+  // llround() is used because llrint() would depend on the rounding mode.
   return std::llround(std::ldexp(value, shift_));
 }
 

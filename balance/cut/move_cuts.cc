@@ -27,6 +27,34 @@ std::vector<int64_t> move_cuts(std::vector<int64_t> balance, const Pieces& piece
   return balance;
 }
 
+std::vector<std::vector<int64_t>> cuts_beside(const std::vector<int64_t>& balance,
+                                              const std::vector<int64_t>& pieces,
+                                              size_t partition) {
+  std::vector<std::vector<int64_t>> result;
+  const auto move = [&](size_t from, size_t to, int64_t layers) {
+    if (balance[from] == layers) return;
+    result.push_back(balance);
+    result.back()[from] -= layers;
+    result.back()[to] += layers;
+  };
+  int64_t begin = 0;
+  size_t j = 0;               // the partition of the piece
+  int64_t past = balance[0];  // where that partition ends
+  int64_t first = 0;          // where that partition begins
+  for (const int64_t piece : pieces) {
+    if (begin == past) {
+      first = past;
+      past += balance[++j];
+    }
+    const int64_t end = begin + piece;
+    const auto is_end = [&](size_t a, size_t b) { return a == partition || b == partition; };
+    if (begin == first && j > 0 && is_end(j, j - 1)) move(j, j - 1, piece);
+    if (end == past && j + 1 < balance.size() && is_end(j, j + 1)) move(j, j + 1, piece);
+    begin = end;
+  }
+  return result;
+}
+
 int64_t first_distance(int64_t layers, int64_t partitions) {
   int64_t distance = 1;
   while (distance < 16 && distance * 8 < layers / partitions) distance *= 2;

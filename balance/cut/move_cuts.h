@@ -5,6 +5,7 @@
 #ifndef BALANCE_CUT_MOVE_CUTS_H_
 #define BALANCE_CUT_MOVE_CUTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -32,6 +33,12 @@ struct CutMoves {
 // Returns the best balance that was found; `balance` itself if none was better.
 std::vector<int64_t> move_cuts(std::vector<int64_t> balance, const Pieces& pieces,
                                const CutMoves& moves);
+
+// Returns the balances in which one end of `partition` is moved by a piece, outwards or inwards.
+// `pieces` are the numbers of layers of all pieces. A partition that would lose its last layer
+// keeps its end.
+std::vector<std::vector<int64_t>> cuts_beside(const std::vector<int64_t>& balance,
+                                              const std::vector<int64_t>& pieces, size_t partition);
 
 // Returns a first distance for `layers` layers in `partitions` partitions: about an eighth of a
 // partition, at most 16.

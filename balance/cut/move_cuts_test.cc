@@ -62,7 +62,8 @@ TEST(MoveCuts, OtherChangesComeBeforeTheMovesOfEachDistance) {
   int calls = 0;
   moves.change_others = [&] { return ++calls == 1; };
   move_cuts(from, Pieces(8, {}, ""), moves);
-  EXPECT_EQ(calls, 3);  // by 2 layers, by 2 again as the first move was better, by 1
+  // Cuts move by 2 layers, by 2 again because the first move was better, and by 1.
+  EXPECT_EQ(calls, 3);
 }
 
 TEST(MoveCuts, ASearchEndsWhereItDoesNotGoOn) {
@@ -77,6 +78,14 @@ TEST(MoveCuts, TheFirstDistanceIsAShareOfAPartition) {
   EXPECT_EQ(first_distance(8, 2), 1);
   EXPECT_EQ(first_distance(40, 2), 4);
   EXPECT_EQ(first_distance(100000, 2), 16);
+}
+
+TEST(MoveCuts, CutsBesideAPartitionMoveOneOfItsEndsByAPiece) {
+  const std::vector<int64_t> pieces = {1, 1, 3, 1, 2};
+  EXPECT_THAT(cuts_beside({2, 3, 3}, pieces, 1),
+              ElementsAre(ElementsAre(1, 4, 3), ElementsAre(2, 4, 2)));
+  EXPECT_THAT(cuts_beside({2, 3, 3}, pieces, 0), ElementsAre(ElementsAre(1, 4, 3)));
+  EXPECT_THAT(cuts_beside({8}, pieces, 0), ElementsAre());
 }
 
 }  // namespace

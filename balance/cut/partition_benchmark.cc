@@ -56,7 +56,7 @@ std::vector<Kind> kinds() {
          costs[layers / 2] = 1e6;
          return costs;
        }},
-      // One heavy layer more than there are partitions, so every probe has room to spare.
+      // There is one heavy layer more than partitions, so every probe has room to spare.
       {"heavy_and_zeros",
        [](size_t layers) {
          Costs costs(layers, 0.0);

@@ -53,7 +53,7 @@ struct Rank {
   }
 };
 
-// Empty if the options forbid the cut.
+// The rank of a cut; none if the options forbid the cut.
 std::optional<Rank> rank(const Costs& costs, const Balance& balance,
                          const PartitionOptions& options) {
   Rank result;
@@ -107,7 +107,7 @@ void for_each_balance(int64_t layers, int64_t partitions,
   extend(layers);
 }
 
-// Empty if no cut keeps the options.
+// The best cut, found by trying every cut; empty if no cut keeps the options.
 Balance brute_force(const Costs& costs, int64_t partitions, const PartitionOptions& options = {}) {
   std::optional<Rank> best;
   for_each_balance(static_cast<int64_t>(costs.size()), partitions, [&](const Balance& balance) {
@@ -292,7 +292,8 @@ TEST(Partition, EvennessIsThatOfWeightsBeforeThatOfLayers) {
 
 // --- Exactness
 
-// One suite for each option and one for all options; the lists differ by kind.
+// There is a suite for each option and one for all options together. Each suite tries lists of
+// every kind.
 class BruteForceTest : public ::testing::TestWithParam<std::vector<Option>> {};
 
 TEST_P(BruteForceTest, FindsTheSameCut) {
@@ -301,7 +302,8 @@ TEST_P(BruteForceTest, FindsTheSameCut) {
   int impossible = 0;
   for (const Kind& kind : kinds()) {
     for (int k = 0; k < 60; ++k) {
-      // Sometimes a long list: each layer more doubles the number of cuts.
+      // Only each twentieth list is long (up to 14 layers), because each further layer doubles the
+      // number of cuts.
       const size_t layers = draw<size_t>(1, k % 20 == 0 ? 14 : 9, random);
       const Costs costs = random_costs(kind, layers, random);
       for (int64_t partitions = 1; partitions <= static_cast<int64_t>(layers); ++partitions) {
@@ -381,7 +383,7 @@ TEST(Partition, NoHeaviestBlockIsLighter) {
   }
 }
 
-// Costs with all their 53 bits, where sums in double round.
+// These costs have all their 53 bits, so their sums in double would be rounded.
 TEST(Partition, DoublesAreBalancedToTheirLastBits) {
   std::mt19937_64 random = testing::test_random();
   for (int k = 0; k < 300; ++k) {
@@ -510,7 +512,7 @@ TEST(Properties, TheMirrorImageIsAsGood) {
   }
 }
 
-// Options that restrict nothing use other paths of the search.
+// Options that restrict nothing use other paths of the search, which must find the same cut.
 TEST(Properties, OptionsWithoutEffectChangeNothing) {
   std::mt19937_64 random = testing::test_random();
   for (int k = 0; k < 300; ++k) {
@@ -540,7 +542,7 @@ TEST(Magnitudes, NothingOverflows) {
   EXPECT_EQ(partition(Costs(9, kMin), 3), (Balance{3, 3, 3}));
   EXPECT_EQ(partition({kMin, 2 * kMin, 3 * kMin}, 2), (Balance{2, 1}));
   EXPECT_EQ(partition({1e300, 1e-300, 1e300, 1e-300}, 2), (Balance{2, 2}));
-  // The small ones are less than half a unit, so only the numbers of layers count.
+  // The small costs are less than half a unit, so only the numbers of layers count.
   EXPECT_EQ(partition({1e-300, 1e-300, 1e-300, 1e300}, 2), (Balance{2, 2}));
   EXPECT_EQ(partition({0.0, -0.0, 1.0, 2.0}, 2), (Balance{3, 1}));
 
@@ -576,7 +578,8 @@ TEST(Options, ASlowPartitionGetsLess) {
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{6, 3}));
 }
 
-// The last partition's time allows the first two any share of fifteen layers.
+// The last partition takes longest in any case, so the first two could share the fifteen layers in
+// any way. They get equal times: the second takes twice as long for a layer.
 TEST(Options, EvennessUnderSlownessIsThatOfTimes) {
   PartitionOptions options;
   options.slowness = {1, 2, 1};
@@ -626,11 +629,13 @@ TEST(Options, CutsCostTheSameWhateverTheSlowness) {
   PartitionOptions options;
   options.slowness = {4, 1};
   options.send_costs = {4, 1};
-  // 4 + 4 and 2, or 8 + 1 and 1.
+  // Cut behind the first layer, the partitions take 4 + 4 and 2. Behind the second layer it would
+  // be 8 + 1 and 1.
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));
   options.send_costs = {6, 1};
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{2, 1}));
-  // The same if all devices are far faster than the one on which the costs were measured.
+  // The cut is the same if all devices are far faster than the one on which the costs were
+  // measured.
   options.slowness = {0x4p-20, 0x1p-20};
   options.send_costs = {0x4p-20, 0x1p-20};
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));

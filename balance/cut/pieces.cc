@@ -16,6 +16,16 @@ std::string wrong_ranges(int64_t layers, const std::vector<LayerRange>& keep_tog
   return "";
 }
 
+std::vector<LayerRange> joined_layers(const std::vector<int64_t>& pieces) {
+  std::vector<LayerRange> result;
+  int64_t first = 0;
+  for (const int64_t layers : pieces) {
+    if (layers > 1) result.push_back({first, first + layers - 1});
+    first += layers;
+  }
+  return result;
+}
+
 Pieces::Pieces(int64_t layers, const std::vector<LayerRange>& keep_together,
                const std::string& prefix)
     : may_cut_(static_cast<size_t>(layers) + 1), places_{0} {

@@ -16,6 +16,10 @@ namespace gpipe::balance {
 // to 2, expected first <= last, both from 0 to 5". Empty: there is none.
 std::string wrong_ranges(int64_t layers, const std::vector<LayerRange>& keep_together);
 
+// Returns the ranges of layers that must not be separated. `pieces` are the numbers of layers of
+// all pieces, in order; a piece of one layer is not a range.
+std::vector<LayerRange> joined_layers(const std::vector<int64_t>& pieces);
+
 class Pieces {
  public:
   // Ranges may overlap. Throws std::invalid_argument, `prefix` and wrong_ranges(), if the ranges

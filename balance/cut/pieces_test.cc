@@ -29,7 +29,8 @@ TEST(Pieces, ABalanceThatCutsOneIsNotAllowed) {
   EXPECT_FALSE(pieces.allow({7, -1}));
 }
 
-// A partition that is moved beyond the last layer makes a later one negative.
+// A partition that is moved beyond the last layer makes a later one negative. Such a balance is not
+// allowed although its sum is right.
 TEST(Pieces, ABalanceThatLeavesTheLayersIsNotAllowed) {
   EXPECT_FALSE(Pieces(6, {}, "").allow({1000000, 1, -999995}));
 }
@@ -45,6 +46,16 @@ TEST(Pieces, WrongRangesAreNamed) {
             "cut: keep_together[1] is layers " + std::to_string(wrong.first) + " to " +
             std::to_string(wrong.last) + ", expected first <= last, both from 0 to 5"));
   }
+}
+
+TEST(Pieces, OfSeveralLayersAreRanges) {
+  EXPECT_TRUE(joined_layers({1, 1}).empty());
+  const std::vector<LayerRange> joined = joined_layers({1, 3, 1, 2});
+  ASSERT_EQ(joined.size(), 2u);
+  EXPECT_EQ(joined[0].first, 1);
+  EXPECT_EQ(joined[0].last, 3);
+  EXPECT_EQ(joined[1].first, 5);
+  EXPECT_EQ(joined[1].last, 6);
 }
 
 }  // namespace

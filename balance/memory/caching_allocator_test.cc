@@ -22,7 +22,7 @@ TEST(CachingAllocator, TakesSegmentsOfThreeKinds) {
   (void)device.allocate(kMiB);
   EXPECT_EQ(device.reserved(), 2 * kMiB) << "fits beside it";
   (void)device.allocate(kMiB);
-  EXPECT_EQ(device.reserved(), 4 * kMiB) << "does not, by 512 bytes";
+  EXPECT_EQ(device.reserved(), 4 * kMiB) << "another 1 MiB does not fit: 512 bytes are missing";
   (void)device.allocate(kMiB + 1);
   EXPECT_EQ(device.reserved(), 24 * kMiB);
   (void)device.allocate(9 * kMiB);
@@ -66,7 +66,8 @@ TEST(CachingAllocator, FreeNeighborsJoin) {
   device.free(blocks[0]);
   device.free(blocks[2]);
   (void)device.allocate(60 * kMiB);
-  EXPECT_EQ(device.reserved(), 150 * kMiB) << "not neighbors";
+  EXPECT_EQ(device.reserved(), 150 * kMiB)
+      << "the two free blocks are not neighbors, so they cannot be joined";
   device.free(blocks[1]);
   (void)device.allocate(90 * kMiB);
   EXPECT_EQ(device.reserved(), 150 * kMiB);

@@ -1,4 +1,4 @@
-// bytes_within: whether a planned device fits into its room.
+// bytes_within, least_room: whether a planned device fits into its room, and which room it needs.
 #ifndef BALANCE_MEMORY_DEVICE_ROOM_H_
 #define BALANCE_MEMORY_DEVICE_ROOM_H_
 
@@ -19,6 +19,11 @@ int64_t bytes_without_limit(const MemoryPlan& plan, size_t device);
 //
 // Requirements: the plan was made without a capacity, and has its trace.
 std::optional<int64_t> bytes_within(const MemoryPlan& plan, size_t device, int64_t room);
+
+// The least room in which a device can run through the plan's trace, to `precision` bytes. `low`
+// bytes must be too few, `high` must be enough. Requirements: as for bytes_within().
+int64_t least_room(const MemoryPlan& plan, size_t device, int64_t low, int64_t high,
+                   int64_t precision);
 
 }  // namespace gpipe::balance
 

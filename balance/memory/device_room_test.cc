@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// A device that takes 30 MiB, gives them back, and takes 40. The allocator keeps the first segment
-// if it can.
+// The plan of a device that takes 30 MiB, gives them back, and takes 40 MiB. If there is room for
+// both, the allocator keeps the segment of the first block.
 MemoryPlan plan_on(c10::DeviceType type) {
   MemoryPlan plan;
   plan.device_type = type;
@@ -62,6 +62,12 @@ TEST(DeviceRoom, NoRoomIsNotAnUnlimitedOne) {
       EXPECT_EQ(bytes_within(plan_on(type), 0, room), std::nullopt) << room;
     }
   }
+}
+
+TEST(DeviceRoom, TheLeastRoomIsThatOfTheLargestBlock) {
+  EXPECT_EQ(least_room(plan_on(c10::kCUDA), 0, 30 * kMiB, 70 * kMiB, 1), 40 * kMiB);
+  EXPECT_EQ(least_room(plan_on(c10::kCUDA), 0, 30 * kMiB, 70 * kMiB, 15 * kMiB), 40 * kMiB);
+  EXPECT_EQ(least_room(plan_on(c10::kCUDA), 0, 30 * kMiB, 70 * kMiB, 40 * kMiB), 70 * kMiB);
 }
 
 }  // namespace

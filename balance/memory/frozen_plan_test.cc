@@ -44,8 +44,8 @@ TEST(FrozenPlan, HasGradientsAndStatesOfWhatTrainsAlone) {
     const MemoryPlan plan = plan_of(true, dora), full = plan_of(false);
     ASSERT_EQ(plan.devices.size(), 2);
     // q_proj has 4 * (128 + 128) and up_proj 4 * (128 + 256) numbers of four bytes; with DoRA also
-    // one length for each row. The first stage has an attention, an MLP and another attention; the
-    // second stage has the other halves.
+    // one length for each row. The first stage has two attentions and the MLP between them, the
+    // second stage has two MLPs and the attention between them.
     const int64_t queries = 4 * (4 * (128 + 128) + (dora ? 128 : 0)),
                   up = 4 * (4 * (128 + 256) + (dora ? 256 : 0));
     const int64_t trained[] = {2 * queries + up, queries + 2 * up};
@@ -55,7 +55,8 @@ TEST(FrozenPlan, HasGradientsAndStatesOfWhatTrainsAlone) {
       EXPECT_EQ(device.optimizer_state, 2 * trained[k]);
       EXPECT_EQ(device.parameters, of_all.parameters + trained[k]);
       EXPECT_EQ(of_all.gradients, of_all.parameters);
-      // Products with frozen weights do not keep their inputs.
+      // Products with frozen weights do not keep their inputs, so activations take less memory than
+      // in full training.
       if (!dora) {
         EXPECT_LT(device.peak.of(MemoryUse::kActivations), of_all.peak.of(MemoryUse::kActivations));
       }

@@ -7,17 +7,20 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_set>
 
 #include "balance/costs/autocast.h"
 #include "balance/memory/caching_allocator.h"
+#include "balance/memory/compared_operators.h"
 #include "balance/memory/memory_recorder.h"
 #include "balance/memory/operator_census.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/operators/gathering.h"
 #include "interception/allocations.h"
 #include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
@@ -70,7 +73,7 @@ std::vector<int64_t> device_of_stage(const MemoryPlanOptions& options) {
   return devices;
 }
 
-// A tensor like this one, on the meta device that stands for `device`.
+// Returns a tensor like `tensor` on the meta device that stands for `device`.
 at::Tensor placed_on(int64_t device, const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::DeviceGuard guard(meta(device));
@@ -133,6 +136,10 @@ class Planner {
         if (options_.zero_grad()) release_gradients();
       }
       plan_.uncertain = uncertainties(census.operators(), options_.device_type());
+      if (std::optional<Uncertainty> never =
+              never_compared(census.calls(), options_.device_type())) {
+        plan_.uncertain.push_back(std::move(*never));
+      }
     }
     plan_.trace = recorder.finish();
     const std::vector<MemoryPeak> peaks = balance::peaks(plan_.trace);
@@ -238,7 +245,7 @@ class Planner {
   void update(MemoryRecorder& recorder) {
     recorder.begin_optimizer();
     if (!options_.optimizer()) return;
-    // The caller's autocast guard covers only the step.
+    // The caller's autocast guard covers only the step and not the optimizer.
     const WithoutAutocast outside(options_.device_type());
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
@@ -316,13 +323,15 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
   check_model(model);
   TORCH_CHECK_VALUE(options.capacity() >= 0, "capacity is ", options.capacity(),
                     " bytes; give what each device has, or 0 for no limit");
-  // The meta devices are shared by the whole process.
+  // Only one plan is made at a time, because the whole process shares the meta devices.
   static std::mutex planning;
   const std::unique_lock<std::mutex> lock(planning, std::try_to_lock);
   if (!lock.owns_lock()) {
     throw std::logic_error("another memory plan is being made in this process; make one at a time");
   }
   const MetaTargetScope target(options.device_type());
+  std::optional<internal::CpuGatheringScope> gathering;
+  if (options.device_type() == c10::kCPU) gathering.emplace();
   const MetaAutocastScope autocast(options.device_type());
   install_meta_devices();
   install_meta_kernels();

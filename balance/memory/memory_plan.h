@@ -82,8 +82,8 @@ struct MemoryPlanOptions {
 struct DeviceMemory {
   int64_t parameter_count = 0;  // number of elements
   int64_t parameters = 0;
-  int64_t gradients = 0;        // after a step
-  int64_t optimizer_state = 0;  // after a step
+  int64_t gradients = 0;        // bytes after a step
+  int64_t optimizer_state = 0;  // bytes after a step
   int64_t buffers = 0;
   // The moment at which the device holds most.
   MemoryPeak peak;
@@ -101,8 +101,8 @@ struct MemoryPlan {
   std::vector<Uncertainty> uncertain;  // caused by operators that ran
   int64_t parameters = 0;              // number of elements in the whole model
   std::vector<DeviceMemory> devices;
-  int64_t capacity = 0;  // of each device, as given; 0: no limit
-  MemoryTrace trace;     // of two steps
+  int64_t capacity = 0;  // bytes of each device, as given; 0: no limit
+  MemoryTrace trace;     // the trace of two steps
 
   // Sums over the devices, in bytes.
   int64_t total_bytes() const;     // sum of the peaks

@@ -19,7 +19,7 @@
 namespace gpipe::balance {
 namespace {
 
-// Pixels.
+// Lengths in pixels.
 constexpr int kLeft = 70, kRight = 20, kTop = 76, kBottom = 46;
 constexpr int kWidth = 840;   // width of a panel
 constexpr int kHeight = 110;  // height of a panel

@@ -26,7 +26,7 @@ text::MemoryUnit unit_of(const MemoryPlan& plan) {
   return text::memory_unit(most);
 }
 
-// "0-7", "0-7, 16-23"
+// The layers of a device as text: "0-7", "0-7, 16-23".
 std::string layers_on(const MemoryPlan& plan, size_t device) {
   std::vector<std::string> ranges;
   int64_t first = 0;

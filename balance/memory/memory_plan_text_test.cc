@@ -65,7 +65,7 @@ has given back what it caches.
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80) << line;
 }
 
-// In GiB all numbers would be 0.
+// A small model's plan is in MiB or KiB, because in GiB all numbers would be 0.
 TEST(MemoryPlanText, SmallModelsAreInSmallUnits) {
   for (const auto& [name, bytes] :
        {std::pair<std::string, int64_t>{"MiB", kGiB >> 10}, {"KiB", kGiB >> 20}}) {

@@ -17,7 +17,7 @@ struct Doing {
   uint64_t recorder = 0;  // number of the recorder; 0: none
   int32_t turn = 0;
   bool in_action = false;
-  bool is_caller = false;
+  bool is_caller = false;  // it began the step, and may run a stage of it
 };
 thread_local Doing doing;
 
@@ -68,6 +68,7 @@ void MemoryRecorder::begin_step() {
   const std::lock_guard<std::mutex> lock(mutex_);
   doing = {number_, begin_turn({}), false, true};
   first_action_ = doing.turn + 1;
+  ended_ = 0;
   for (const Action& action : actions_) begin_turn({Turn::Kind::kAction, action});
 }
 
@@ -77,11 +78,16 @@ void MemoryRecorder::begin_optimizer() {
 }
 
 void MemoryRecorder::on_event(const Event& event) {
+  doing.is_caller = doing.is_caller && is_mine();
   doing.recorder = number_;
   doing.in_action = event.edge == Event::Edge::kBegin;
-  // A stage on the calling thread counts as one on a worker until the step ends.
-  doing.is_caller = false;
   doing.turn = first_action_ + order_.at(event.action);
+  if (event.edge == Event::Edge::kEnd) ++ended_;
+}
+
+bool MemoryRecorder::is_over() const {
+  return doing.is_caller && turns_[doing.turn].kind != Turn::Kind::kOptimizer &&
+         ended_ == actions_.size();
 }
 
 bool MemoryRecorder::is_mine() const { return doing.recorder == number_; }
@@ -95,8 +101,8 @@ void MemoryRecorder::on_allocate(uint64_t id, c10::Device device, int64_t bytes)
   Block& block = blocks_.emplace_back();
   block.bytes = bytes;
   block.device = number;
-  block.turn = doing.turn;
-  block.copied = !doing.is_caller && !doing.in_action;
+  block.turn = is_over() ? static_cast<int32_t>(turns_.size()) - 1 : doing.turn;
+  block.copied = turns_[doing.turn].kind == Turn::Kind::kAction && !doing.in_action && !is_over();
   live_[id] = k;
   events_.push_back({k, block.turn, false});
 }
@@ -110,8 +116,7 @@ void MemoryRecorder::on_free(uint64_t id) {
   Block& block = blocks_[k];
   // The step's results are freed by its caller, at the step's end. Blocks that another thread frees
   // count as freed at the end, too.
-  const bool at_the_end =
-      !is_mine() || (doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart);
+  const bool at_the_end = !is_mine() || is_over() || turns_[doing.turn].kind == Turn::Kind::kStart;
   const int32_t turn = at_the_end ? static_cast<int32_t>(turns_.size()) - 1 : doing.turn;
   block.freed_turn = std::max(block.turn, turn);
   events_.push_back({k, block.freed_turn, true});
@@ -129,7 +134,7 @@ MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& tu
   }
   if (block.copied) return MemoryUse::kReceived;
   if (turn.action.kind == ActionKind::kForward) return MemoryUse::kActivations;
-  // The gradient of a parameter outlives the actions of its step.
+  // A parameter's gradient outlives the actions of its step; other blocks of a backward do not.
   const bool outlives = block.freed_turn < 0 || turns[block.freed_turn].kind != Turn::Kind::kAction;
   return outlives ? MemoryUse::kGradients : MemoryUse::kWorkspace;
 }

@@ -5,6 +5,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -35,8 +37,8 @@ class MemoryRecorder final : public internal::AllocationObserver {
   // Adds a block that exists before the first step.
   void add(int64_t bytes, int32_t device, MemoryUse use);
 
-  // Begins a step, or the optimizer that follows it: what this thread allocates from here on
-  // belongs to it.
+  // Begins a step, or the optimizer's step that follows. What this thread allocates from here on
+  // belongs to the step that was begun.
   void begin_step();
   void begin_optimizer();
   // A callback for the step's StepOptions::on_event.
@@ -53,7 +55,7 @@ class MemoryRecorder final : public internal::AllocationObserver {
     int64_t bytes = 0;
     int32_t device = 0;
     int32_t turn = 0;
-    bool copied = false;      // made between actions, by a transfer
+    bool copied = false;      // whether a transfer has made it, between actions
     int32_t freed_turn = -1;  // -1: never freed
   };
   struct Recorded {
@@ -63,6 +65,9 @@ class MemoryRecorder final : public internal::AllocationObserver {
   };
 
   bool is_mine() const;
+  // Whether this thread is the caller, behind the last action of its step: there it updates
+  // deferred statistics. What it does then belongs to the last turn.
+  bool is_over() const;
   int32_t begin_turn(Turn turn);
   static MemoryUse use_of(const Block& block, const std::vector<Turn>& turns);
 
@@ -70,11 +75,12 @@ class MemoryRecorder final : public internal::AllocationObserver {
   const std::vector<int32_t> device_of_stage_;
   const int32_t devices_;
   std::unordered_map<Action, int32_t> order_;  // the place of an action in a step, from 0
-  std::vector<Action> actions_;                // in that order
+  std::vector<Action> actions_;                // the actions in the order of order_
 
   std::mutex mutex_;
   std::vector<Turn> turns_;
   int32_t first_action_ = 0;                    // the turn of the first action of the current step
+  std::atomic<size_t> ended_{0};                // the number of its actions that have ended
   const uint64_t number_;                       // the number of this recorder in this process
   std::unordered_map<uint64_t, int32_t> live_;  // from ids of blocks in use to indices in blocks_
   std::vector<MemoryBlock> existing_;

@@ -42,8 +42,8 @@ std::string name_of(const Turn& turn) {
 
 namespace {
 
-// Returns the block of an event. Throws if the trace does not have it, or not on one of its
-// devices.
+// Returns the block of an event. Throws if the trace does not have the block, or if the block is
+// not on one of the trace's devices.
 const MemoryBlock& block_of(const MemoryTrace& trace, const MemoryEvent& event) {
   const auto refuse = [](const std::string& what, int64_t number, int64_t count) {
     throw std::invalid_argument("a trace of memory has " + what + " " + std::to_string(number) +

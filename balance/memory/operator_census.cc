@@ -21,9 +21,13 @@ namespace {
 struct Seen {
   std::mutex mutex;
   std::set<std::string> names;
+  std::set<std::string> calls;
 };
 
-// Never destroyed: threads may still run operators while the process ends.
+// How many operators run within each other on this thread.
+thread_local int depth = 0;
+
+// `Seen` is never destroyed, because threads may still run operators while the process ends.
 Seen& seen() {
   static auto* const seen_operators = new Seen;
   return *seen_operators;
@@ -43,10 +47,18 @@ std::string lower_precision(const at::RecordFunction& call) {
 std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
   const std::string name = call.name();
   const std::string lower = lower_precision(call);
+  // Nodes of autograd and functions of the user are recorded, too, but are not operators. What they
+  // call counts as called by the model.
+  const bool outermost = call.operator_name().has_value() && depth++ == 0;
   const std::lock_guard<std::mutex> lock(seen().mutex);
   seen().names.insert(name);
+  if (outermost) seen().calls.insert(name);
   if (!lower.empty()) seen().names.insert(name + lower);
   return nullptr;
+}
+
+void leave(const at::RecordFunction& call, at::ObserverContext* /*context*/) {
+  if (call.operator_name().has_value()) --depth;
 }
 
 }  // namespace
@@ -55,9 +67,11 @@ OperatorCensus::OperatorCensus() {
   {
     const std::lock_guard<std::mutex> lock(seen().mutex);
     seen().names.clear();
+    seen().calls.clear();
   }
-  handle_ = at::addGlobalCallback(
-      at::RecordFunctionCallback(&note).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&note, &leave)
+                                      .needsInputs(true)
+                                      .scopes({at::RecordScope::FUNCTION}));
 }
 
 OperatorCensus::~OperatorCensus() { at::removeCallback(handle_); }
@@ -65,6 +79,11 @@ OperatorCensus::~OperatorCensus() { at::removeCallback(handle_); }
 std::set<std::string> OperatorCensus::operators() const {
   const std::lock_guard<std::mutex> lock(seen().mutex);
   return seen().names;
+}
+
+std::set<std::string> OperatorCensus::calls() const {
+  const std::lock_guard<std::mutex> lock(seen().mutex);
+  return seen().calls;
 }
 
 }  // namespace gpipe::balance

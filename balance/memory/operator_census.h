@@ -9,8 +9,8 @@
 
 namespace gpipe::balance {
 
-// Records from its construction to its destruction; only one may exist at a time. Operators that
-// other operators call are recorded, too.
+// A census records from its construction to its destruction. Only one may exist at a time.
+// Operators that other operators call are recorded, too.
 class OperatorCensus {
  public:
   OperatorCensus();
@@ -21,6 +21,10 @@ class OperatorCensus {
   // The names of the operators so far, such as "aten::mm". An operator that had an argument in
   // lower precision is also there as "aten::mm(bfloat16)" or "aten::mm(float16)".
   std::set<std::string> operators() const;
+
+  // The names of the operators that no other operator called: the ones that the model, autograd,
+  // the pipeline and the optimizer used.
+  std::set<std::string> calls() const;
 
  private:
   at::CallbackHandle handle_;

@@ -8,8 +8,8 @@
 
 namespace gpipe::balance {
 
-// Returns the bytes for each byte of a parameter: the parameter, its gradient and what the
-// optimizer (null: none) keeps for it, found by a plan of a small model.
+// Returns the bytes that training needs for each byte of a parameter: the parameter, its gradient
+// and what the optimizer (null: none) keeps for it. They are found by a plan of a small model.
 double param_scale(const MakeOptimizer& optimizer, bool zero_grad);
 
 }  // namespace gpipe::balance

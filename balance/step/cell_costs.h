@@ -1,8 +1,8 @@
 // layer_seconds, cell_memory: the stage's times that an action takes, and the stage's bytes that a
 // cell holds before, during and after it.
 //
-// The only place that distinguishes kinds of actions for predictions of time and memory.
-// (balance/choose/plan_check.h repeats it on purpose, as a second opinion.)
+// This is the only place that distinguishes kinds of actions for predictions of time and memory.
+// (balance/choose/plan_check.h repeats this on purpose, as a second opinion.)
 #ifndef BALANCE_STEP_CELL_COSTS_H_
 #define BALANCE_STEP_CELL_COSTS_H_
 

@@ -27,7 +27,7 @@ StageCosts stage() {
   return stage;
 }
 
-// The values for F, B, I, W.
+// The values of `of` for the actions F, B, I and W.
 template <typename Of>
 std::vector<double> by_kind(const Of& of) {
   std::vector<double> values;
@@ -38,7 +38,7 @@ std::vector<double> by_kind(const Of& of) {
 TEST(CellCosts, EachKindHasItsTimes) {
   EXPECT_THAT(by_kind([](ActionKind kind) { return layer_seconds(stage(), kind); }),
               ElementsAre(1, 2, 3, 4));
-  // The loss's backward comes before all other backwards.
+  // The loss's backward comes before all other backwards, so it belongs to B and I and not to W.
   EXPECT_THAT(by_kind([](ActionKind kind) { return loss_seconds(stage(), kind); }),
               ElementsAre(5, 6, 6, 0));
   EXPECT_THAT(by_kind(begins_backward), ElementsAre(0, 1, 1, 0));

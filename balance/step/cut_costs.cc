@@ -113,4 +113,19 @@ CutCosts cut_costs(const Profile& profile, const std::vector<int64_t>& balance, 
   return costs;
 }
 
+std::vector<double> whole_costs(const Profile& profile, bool recompute) {
+  std::vector<double> costs;
+  for (const LayerProfile& layer : profile.layers) {
+    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
+  }
+  return costs;
+}
+
+std::vector<int64_t> even_cut(const Profile& profile, int64_t partitions,
+                              const std::vector<LayerRange>& keep_together, bool recompute) {
+  PartitionOptions options;
+  options.keep_together = keep_together;
+  return partition(whole_costs(profile, recompute), partitions, options);
+}
+
 }  // namespace gpipe::balance

@@ -56,6 +56,14 @@ bool halves_measured(const Profile& profile);
 CutCosts cut_costs(const Profile& profile, const std::vector<int64_t>& balance,
                    bool direct_skips = true);
 
+// The costs of the layers for partition(): forward, backward and, if wanted, a recompute, as if
+// every micro-batch had one.
+std::vector<double> whole_costs(const Profile& profile, bool recompute);
+
+// The cut whose partitions have the most even whole_costs().
+std::vector<int64_t> even_cut(const Profile& profile, int64_t partitions,
+                              const std::vector<LayerRange>& keep_together, bool recompute);
+
 }  // namespace gpipe::balance
 
 #endif  // BALANCE_STEP_CUT_COSTS_H_

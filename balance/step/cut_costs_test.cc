@@ -116,5 +116,12 @@ TEST(CutCosts, RefusesABalanceOfAnotherModel) {
   EXPECT_THAT([] { cut_costs(profile(), {5, 0}); }, refuses("a partition of 0 layers"));
 }
 
+TEST(CutCosts, AnEvenCutKeepsLayersTogether) {
+  EXPECT_THAT(whole_costs(profile(), false), ElementsAre(3, 6, 9, 12, 15));
+  EXPECT_THAT(whole_costs(profile(), true), ElementsAre(4, 8, 12, 16, 20));
+  EXPECT_THAT(even_cut(profile(), 2, {}, true), ElementsAre(3, 2));
+  EXPECT_THAT(even_cut(profile(), 2, {{2, 3}}, true), ElementsAre(4, 1));
+}
+
 }  // namespace
 }  // namespace gpipe::balance

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "balance/costs/profile_checks.h"
 #include "balance/cut/move_cuts.h"
 #include "balance/cut/pieces.h"
@@ -29,11 +29,7 @@ constexpr double kFaster = 1e-9;
 
 [[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("explain: " + text); }
 
-std::string text(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
+std::string text(double value) { return absl::StrFormat("%g", value); }
 
 // Checks that there is a value above 0 for each of `expected` things, or no value at all.
 void check_each(const std::string& name, const std::vector<double>& values, int64_t expected,
@@ -63,7 +59,7 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
 void check_finite(const Profile& profile, const ExplainOptions& options,
                   const std::string& prefix) {
   std::vector<double> sizes = options.micro_batch_sizes;
-  // as one micro-batch with all rows
+  // If no sizes are given, all rows count as one micro-batch.
   if (sizes.empty()) sizes = {static_cast<double>(options.chunks)};
   check_finite_step(profile, sizes, options, prefix);
 }
@@ -78,13 +74,14 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
            "torch::nn::Identity for it to have");
     }
     if (balance[j] > left) {
-      fail("balance sums up to more than the profile's " + std::to_string(layers) + " layers");
+      fail("balance sums up to more than the profile's " + std::to_string(layers) +
+           " layers; let it sum up to as many");
     }
     left -= balance[j];
   }
   if (left > 0) {
     fail("balance sums up to " + std::to_string(layers - left) + ", but the profile has " +
-         std::to_string(layers) + " layers");
+         std::to_string(layers) + " layers; let it sum up to as many");
   }
 }
 
@@ -175,15 +172,6 @@ class Plan {
   bool splits_ = false;
 };
 
-// The costs for partition(): forward, backward, and a recompute, as if every micro-batch had one.
-std::vector<double> whole_costs(const Profile& profile, bool recompute) {
-  std::vector<double> costs;
-  for (const LayerProfile& layer : profile.layers) {
-    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
-  }
-  return costs;
-}
-
 // The cuts from which searches begin.
 std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
                                          const ExplainOptions& options) {
@@ -198,7 +186,7 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   PartitionOptions even;
   even.keep_together = options.keep_together;
   for (int64_t j = 0; j < plan.partitions(); ++j) {
-    // A partition that recomputes less is faster.
+    // A partition that recomputes less is faster, so its slowness is reduced.
     const bool full = !recompute || all <= 0;
     const double spared = full ? 0.0 : (1 - plan.recomputed(j)) * forward;
     const double share = all > 0 ? (all - spared) / all : 1.0;

@@ -62,7 +62,7 @@ struct PartitionExplanation {
   double weight_gradient = 0;
   double recompute = 0;  // mean over the micro-batches; 0 for those that are not checkpointed
   int64_t parameters = 0;
-  int64_t sent = 0;  // to later partitions: the activation and the skips
+  int64_t sent = 0;  // bytes for later partitions: the activation and the skips
   // The most bytes that the partition holds at a time in a step: parameters x param_scale, buffers,
   // what the micro-batches in flight keep (only inputs if they are checkpointed), one recompute,
   // and the largest workspace of a layer.
@@ -79,7 +79,7 @@ struct PartitionExplanation {
 
 // A worker, which may have several partitions.
 struct WorkerExplanation {
-  int64_t memory = 0;  // of all its partitions together
+  int64_t memory = 0;  // bytes of all its partitions together
   double busy = 0;
 };
 

@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Whole seconds, so that sums are exact.
+// A profile of equal layers. Times are whole seconds, so that sums are exact.
 Profile even(int64_t layers) {
   Profile profile;
   profile.device = "device";
@@ -97,7 +97,7 @@ TEST(Explain, MemoryIsWhatIsInFlight) {
     const Explanation explanation = explain(even(4), {2, 2}, options);
     return std::vector<int64_t>{explanation.partitions[0].memory, explanation.partitions[1].memory};
   };
-  // Parameters and buffers of two layers, the workspace of one.
+  // A partition always holds the parameters and buffers of its two layers, and one workspace.
   const int64_t fixed = 2 * 10 * 3 + 2 + 7;
   EXPECT_THAT(memory(), ElementsAre(fixed + 8 * 1200, fixed + 8 * 250)) << "fill-drain keeps all";
   options.schedule = Schedule::one_f_one_b;
@@ -214,7 +214,8 @@ TEST(Explain, MeasuredHalvesOfABackwardAreTaken) {
   EXPECT_TRUE(explanation.splits);
   EXPECT_DOUBLE_EQ(explanation.partitions[1].input_gradient, 1.5);
   EXPECT_DOUBLE_EQ(explanation.partitions[1].weight_gradient, 0.75);
-  // No stage waits for the gradient of the first partition's inputs: both halves run in the second.
+  // No stage waits for the gradient of the first partition's inputs, so the weight half does all of
+  // its backward.
   EXPECT_DOUBLE_EQ(explanation.partitions[0].input_gradient, 0);
   EXPECT_DOUBLE_EQ(explanation.partitions[0].weight_gradient, 2);
   EXPECT_DOUBLE_EQ(explanation.step, 1 + 1 + 1.5 + 2);
@@ -232,7 +233,8 @@ TEST(Explain, BetweenTheHalvesOnlyWhatWaitsIsHeld) {
         "worker 1: F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n");
   };
   const int64_t fixed = 10 * 2 + 1 + 7;
-  // One whole micro-batch (50 arrive, 100 are kept), and one that waits for its weight half.
+  // Partition 1 holds one whole micro-batch (50 arrive, 100 are kept), and 30 bytes of another one
+  // that waits for its weight half.
   EXPECT_EQ(explain(profile, {1, 1}, options).partitions[1].memory, fixed + 150 + 30);
 }
 
@@ -251,7 +253,8 @@ TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
           HasSubstr("partition_checkpoints has 1 modes, expected 2")));
 }
 
-// Predictions from before explain(), //diagnose and experiments shared one model of a step.
+// The expected values are predictions from before explain(), //diagnose and experiments shared one
+// model of a step.
 TEST(Explain, PredictionsAreTheSameToTheLastBit) {
   ExplainOptions options;
   options.chunks = 5;
@@ -301,8 +304,8 @@ TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {
   };
   const Explanation explanation = explain(even(4), {1, 1, 1, 1}, options);
   ASSERT_EQ(explanation.workers.size(), 2);
-  // The parameters and buffers of two partitions, the larger workspace, and the most that both hold
-  // at a time.
+  // A worker holds the parameters and buffers of its two partitions, the larger workspace, and the
+  // most that both partitions hold at a time.
   EXPECT_EQ(explanation.workers[0].memory, 2 * 10 * 2 + 2 + 7 + (1000 + 100) + (50 + 100));
   EXPECT_EQ(explanation.workers[1].memory, 2 * 10 * 2 + 2 + 7 + 2 * (50 + 100));
   EXPECT_DOUBLE_EQ(explanation.workers[0].busy, 0.5);
@@ -443,7 +446,7 @@ TEST(BestBalance, APartitionThatRecomputesNothingGetsMore) {
   ExplainOptions options = plain(32);
   options.checkpoint = Checkpoint::kExceptLast;
   options.schedule = Schedule::one_f_one_b;
-  // A layer takes 3 s and 4 s on the two devices: 8 x 3 = 6 x 4.
+  // A layer takes 4 s on device 0, which recomputes, and 3 s on device 1: 6 x 4 = 8 x 3.
   EXPECT_THAT(best_balance(even(14), 2, options), ElementsAre(6, 8));
 }
 
@@ -464,7 +467,8 @@ TEST(BestBalance, ASlowDeviceGetsLess) {
   EXPECT_THAT(best_balance(even(8), 2, options), ElementsAre(6, 2));
 }
 
-// The even cut sends a wide skip over a slow link, which partition() does not see.
+// The even cut sends a wide skip over a slow link, which partition() does not see. best_balance()
+// must find a cut that does not separate the skip's layers.
 TEST(BestBalance, AvoidsAWideSkip) {
   Profile profile = even(6);
   profile.skips = {{2, 4, 100000}};

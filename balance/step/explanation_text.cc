@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "balance/costs/parsed_json.h"
 #include "balance/costs/profile_checks.h"
 #include "balance/step/explanation_json.h"
 #include "command/wrap.h"
@@ -40,7 +41,7 @@ std::string to_text(const Explanation& explanation) {
   for (const PartitionExplanation& partition : explanation.partitions) {
     most = std::max({most, partition.parameters, partition.memory, partition.sent});
   }
-  // Never in GiB: what small partitions send would show as 0.
+  // Sizes are never shown in GiB, because what small partitions send would show as 0.
   const text::MemoryUnit unit = text::memory_unit(std::min<int64_t>(most, 1 << 20));
   const auto size = [&unit](int64_t bytes) {
     return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
@@ -88,9 +89,6 @@ std::string to_text(const Explanation& explanation) {
              kColumns, 0, 2);
 }
 
-std::string to_json(const Explanation& explanation) {
-  using Json = nlohmann::ordered_json;
-  return as_json(explanation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string to_json(const Explanation& explanation) { return json_text(as_json(explanation)); }
 
 }  // namespace gpipe::balance

@@ -59,7 +59,7 @@ TEST(ExplanationText, Golden) {
             "Profiled on: Some processor of 2 cores; all partitions compute at once.\n");
 }
 
-// In MiB all numbers would be 0.
+// Sizes of small partitions are in KiB, because in MiB all numbers would be 0.
 TEST(ExplanationText, SmallPartitionsAreInKiB) {
   Explanation explanation = sample();
   explanation.partitions[0].parameters = 288;

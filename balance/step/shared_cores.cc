@@ -28,7 +28,7 @@ SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
   SharedRun shared;
   shared.busy.assign(run.workers.size(), 0.0);
   std::vector<int64_t> active(run.workers.size(), 0);
-  // when its current action began, in the stretched time
+  // [worker] When the worker's current action began, in the stretched time.
   std::vector<double> since(run.workers.size(), 0.0);
   int64_t running = 0;  // workers in an action
   double last = 0.0;
@@ -42,7 +42,8 @@ SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
     last = edge.time;
     const auto worker = static_cast<size_t>(edge.worker);
     int64_t& count = active[worker];
-    // The end of one action and the begin of the next may have the same time, in any order.
+    // The end of one action and the begin of the next may have the same time, in any order. So a
+    // worker runs while it has more begins than ends.
     const bool was = count > 0;
     count += edge.change;
     const bool is = count > 0;

@@ -7,7 +7,7 @@
 namespace gpipe::balance {
 namespace {
 
-// Whole numbers: sums are exact.
+// Simulates a run. Times are whole numbers, so that sums are exact.
 Simulation run(int64_t stages, int64_t micro_batches) {
   return simulate(Schedule::gpipe(stages, micro_batches), {uniform_cost({1.0, 2.0}), {}});
 }
@@ -26,15 +26,16 @@ TEST(ShareCores, OneCoreTakesTheSumOfAllWork) {
 }
 
 TEST(ShareCores, OnlyTheMomentsWithTooManyWorkersStretch) {
-  // Forwards: stages 0, 0 1, 0 1 2, 1 2, 2 are busy at a time. One of the five slots is stretched,
-  // by 3/2.
+  // Forwards take five slots, in which 1, 2, 3, 2 and 1 stages are busy. On two cores the slot with
+  // three stages is stretched by 3/2.
   const SharedRun shared = share_cores(run(3, 3), 2, 1.0);
   EXPECT_DOUBLE_EQ(shared.makespan, (5 + 0.5) * 3.0);
   EXPECT_DOUBLE_EQ(shared.busy[0], (3 + 0.5) * 3.0);
 }
 
 TEST(ShareCores, ContentionIsFeltBesideOthersOnly) {
-  // Two stages and two micro-batches: stages 0, 0 1, 1 are busy at a time.
+  // Forwards take three slots, in which 1, 2 and 1 stages are busy. Contention stretches only the
+  // slot with two.
   const SharedRun shared = share_cores(run(2, 2), 0, 1.5);
   EXPECT_DOUBLE_EQ(shared.makespan, (3 + 0.5) * 3.0);
   EXPECT_DOUBLE_EQ(share_cores(run(1, 5), 0, 1.5).makespan, 15.0) << "alone";

@@ -49,7 +49,7 @@ struct StepMemory {
   double param_scale = 0;  // bytes for each byte of a parameter
   double parameters = 0;   // bytes of parameters times param_scale
   int64_t buffers = 0;
-  double held = 0;  // by the micro-batches in flight, including a recompute
+  double held = 0;  // bytes of the micro-batches in flight, including a recompute
   double workspace = 0;
 
   // The sum. Throws std::invalid_argument for 2^62 bytes or more, with `holder` as the one that

@@ -36,7 +36,7 @@ Profile profile(int64_t layers) {
   return profile;
 }
 
-// One layer in each stage.
+// A model of a step with one layer in each stage.
 StepModel model(const Schedule& schedule, Checkpoint mode = Checkpoint::kNever) {
   const std::vector<int64_t> balance(static_cast<size_t>(schedule.stages()), 1);
   StepModel result{
@@ -77,7 +77,8 @@ TEST(StepModel, EarlyRecomputesAreAllInTheLastStagesFirstBackward) {
   EXPECT_EQ(early.recompute_seconds({ActionKind::kBackward, 1, 2}), 0);
   EXPECT_EQ(early.recompute_seconds({ActionKind::kBackward, 0, 2}), 1);
   early.micro_batches[0].size = 2.5;
-  EXPECT_EQ(early.recompute_seconds({ActionKind::kBackward, 1, 3}), 5.5) << "in proportion";
+  EXPECT_EQ(early.recompute_seconds({ActionKind::kBackward, 1, 3}), 5.5)
+      << "the recompute grows with the size of the micro-batch";
 }
 
 TEST(StepModel, MicroBatchesHaveTheirCostsAndSizes) {
@@ -87,7 +88,8 @@ TEST(StepModel, MicroBatchesHaveTheirCostsAndSizes) {
   uneven.micro_batches = {{0, 1}, {0, 0.5}, {1, 1}};
   EXPECT_EQ(step(uneven), 1.5 * (1 + 1 + 2) + (8 + 8 + 2));
   uneven.machine.overhead = 0.25;
-  EXPECT_EQ(step(uneven), 1.5 * (1 + 1 + 2) + (8 + 8 + 2) + 6 * 0.25) << "of every action";
+  EXPECT_EQ(step(uneven), 1.5 * (1 + 1 + 2) + (8 + 8 + 2) + 6 * 0.25)
+      << "each of the 6 actions has the overhead";
 }
 
 TEST(StepModel, TheLossIsNotRecomputed) {
@@ -112,7 +114,7 @@ TEST(StepModel, WithoutCopyStreamsACopyIsPartOfBothActions) {
   copies.machine.bandwidth = 50;
   copies.copy_streams = false;
   EXPECT_EQ(step(copies), 6 + 4 * 2);
-  // The weight half of a backward sends nothing.
+  // The weight half of a backward sends nothing, so no copy is part of it.
   copies = model(Schedule::from_text(
       "stages 2\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 I1.0 W1.0\n"));
   copies.machine.bandwidth = 50;
@@ -131,7 +133,8 @@ TEST(StepModel, CoresAndContention) {
   EXPECT_EQ(step(shared), 2 * 4 * 3);
   shared.machine.cores = 2;
   shared.machine.contention = 1.5;
-  // In 15 seconds both workers are busy from 1 to 4, and from 7 to 13.
+  // Without contention the step takes 15 s. Both workers are busy from 1 s to 4 s and from 7 s to
+  // 13 s, so 9 s are stretched.
   EXPECT_EQ(step(shared), 6 + 9 * 1.5);
   EXPECT_EQ(shared.simulate().makespan, 15);
 }
@@ -145,7 +148,8 @@ TEST(StepModel, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   EXPECT_THAT(busy(Schedule::gpipe(2, 4), Checkpoint::kNever), ElementsAre(17, 17));
   EXPECT_THAT(busy(Schedule::gpipe(2, 4), Checkpoint::kAlways), ElementsAre(16, 16))
       << "the recomputes";
-  // The first stage holds three of five micro-batches, the last stage one.
+  // The first stage holds three of five micro-batches, the last stage one, for which no memory is
+  // new.
   EXPECT_THAT(busy(Schedule::one_f_one_b(3, 5), Checkpoint::kNever),
               ElementsAre(18.125, 16.5625, 15));
 }
@@ -168,7 +172,8 @@ TEST(StepModel, ARecomputedMicroBatchIsHeldDuringItsBackwardOnly) {
   EXPECT_EQ(model(Schedule::gpipe(1, 4), Checkpoint::kAlways).stage_memory(0, 1).held, 4 * 1 + 10);
   StepModel sizes = model(Schedule::gpipe(1, 2), Checkpoint::kAlways);
   sizes.micro_batches[0].size = 3;
-  EXPECT_EQ(sizes.stage_memory(0, 1).held, 3 * 1 + 3 * 10) << "after the other's backward";
+  EXPECT_EQ(sizes.stage_memory(0, 1).held, 3 * 1 + 3 * 10)
+      << "micro-batch 1 had its backward before, so only micro-batch 0 is still held";
   EXPECT_EQ(sizes.stage_memory(0, 1).workspace, 3 * 7);
 }
 
@@ -179,7 +184,8 @@ TEST(StepModel, BetweenTheHalvesOfABackwardOnlyWhatWaitsIsHeld) {
   split.costs[0].stages[0].waiting = 4;
   EXPECT_EQ(split.stage_memory(0, 1).held, 11 + 4);
   split.costs[0].stages[0].waiting = 40;
-  EXPECT_EQ(split.stage_memory(0, 1).held, 2 * 40) << "gradients may be more";
+  EXPECT_EQ(split.stage_memory(0, 1).held, 2 * 40)
+      << "what waits for W may be more than the activations";
 }
 
 TEST(StepModel, BytesThatOverflowAreRefused) {

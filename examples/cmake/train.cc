@@ -28,7 +28,7 @@ int main() {
     return torch::nn::functional::cross_entropy(outputs.at(0), targets.at(0));
   };
 
-  // Two stages. In two processes each has one.
+  // The pipeline has two stages. In two processes each has one.
   gpipe::GPipe pipe(model,
                     gpipe::GPipeOptions({2, 2}).chunks(4).cpu_threads_per_stage(1).world(world));
   torch::optim::Adam optimizer(pipe->local_parameters(), 0.05);

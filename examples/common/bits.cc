@@ -17,13 +17,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kSchedule[] = "schedule", kThreads[] = "threads";
 
-// The value as it stands in a flag: without the quotes of JSON.
+// The value as a user writes it in a flag, which means without the quotes of JSON.
 std::string value_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 std::string as_flag(const BitsDifference::Flag& flag) {
-  // The value stands for the content of a file (content_of).
+  // If the saved value stands for the content of a file (content_of), the user must give the same
+  // file.
   if (absl::StrContains(flag.saved, ", CRC-32 ")) return "the same --" + flag.name;
   if (flag.name == kSchedule) return "a --schedule with the order of the checkpoint's";
   if (flag.name == "groups" && flag.saved == "none")
@@ -34,7 +35,8 @@ std::string as_flag(const BitsDifference::Flag& flag) {
 }
 
 bool is_same(const std::string& name, const Json& saved, const Json& now) {
-  // On accelerators the number of threads changes no bit.
+  // A number of 0 means that the run has no stage on the CPU. On accelerators the number of threads
+  // changes no bit.
   if (name == kThreads && (saved == 0 || now == 0)) return true;
   return saved == now;
 }

@@ -11,25 +11,26 @@
 
 namespace examples {
 
-// A text that stands for a file, like "5 bytes, CRC-32 3610a686": its path does not matter.
+// A text that stands for the content of a file, like "5 bytes, CRC-32 3610a686". The file's path
+// does not matter.
 std::string content_of(const std::string& text);
 
-// The differences between two such texts. A value type.
+// The differences between the settings in two texts of JSON. A value type.
 struct BitsDifference {
   struct Flag {
     std::string name, saved, now;
   };
-  std::vector<Flag> flags;  // in the order of the settings of now
-  // Flags that only one of the two has, because the other was saved by another version of this
-  // program.
+  std::vector<Flag> flags;  // in the order of the present settings
+  // Flags that only one of the two texts has, because another version of this program saved the
+  // other text.
   std::vector<std::string> unknown;
 };
-// Throws std::runtime_error if `saved` is not such a text.
+// Throws std::runtime_error if `saved` is not a text of such JSON.
 BitsDifference compare_bits(const std::string& saved, const std::string& now);
 
 // A text with a line for each flag, like "--seed: 3 in the checkpoint, 4 now".
 std::string to_text(const BitsDifference& difference);
-// The flags to give instead, like "--seed=3 --nopacked".
+// The flags with which the run would have the checkpoint's settings, like "--seed=3 --nopacked".
 std::string flags_of_saved(const BitsDifference& difference);
 
 // A text with a line for each flag, like "--seed must be the same on all ranks: rank 0 has 3, rank

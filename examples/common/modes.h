@@ -7,8 +7,8 @@
 
 namespace examples {
 
-// While it lives, and if `bfloat16` is true, operators that gain from it compute in bfloat16;
-// parameters and their gradients stay as they are (docs/guide/12-mixed-precision.md).
+// While this object lives, and if `bfloat16` is true, operators that gain from bfloat16 compute in
+// it. Parameters and their gradients stay as they are (docs/guide/12-mixed-precision.md).
 class Autocast {
  public:
   Autocast(at::DeviceType device, bool bfloat16);
@@ -21,8 +21,9 @@ class Autocast {
   bool on_;
 };
 
-// Puts the state of the random generator back at its end. So draws while it lives do not affect the
-// training: a run that validates more often, or is stopped and resumed, has the same dropout.
+// Puts the state of the random generator back when it is destroyed. So what is drawn while this
+// object lives does not affect the training: a run that validates more often, or is stopped and
+// resumed, has the same dropout.
 class KeepsGenerator {
  public:
   KeepsGenerator();

@@ -28,15 +28,15 @@ PackedRows::PackedRows(std::vector<int64_t> lengths, int64_t length, int64_t pad
       fill_(std::move(fill)) {
   TORCH_CHECK_VALUE(!lengths_.empty(), "there is no text to make rows of");
   for (const int64_t tokens : lengths_) {
-    TORCH_CHECK_VALUE(tokens <= length, "a piece of ", tokens, " tokens is longer than a row of ",
-                      length);
+    TORCH_CHECK_VALUE(tokens <= length, "a text of ", tokens, " tokens is longer than a row of ",
+                      length, "; cut it, or make longer rows");
   }
   std::vector<int64_t> order(lengths_.size());
   std::iota(order.begin(), order.end(), 0);
   in_order_ = pack(order);
 }
 
-// Each piece goes to the fullest open row that has room for it.
+// Puts each piece into the fullest open row that has room for the piece.
 std::vector<PackedRows::Row> PackedRows::pack(const std::vector<int64_t>& order) const {
   struct Open {
     Row row;
@@ -104,8 +104,9 @@ Batch PackedRows::training(int64_t first, int64_t rows) {
 }
 
 Batch PackedRows::validation(int64_t first, int64_t rows) const {
-  TORCH_CHECK_INDEX(0 <= first && 0 < rows && rows <= validation_rows() - first, "rows ", first,
-                    " to ", first + rows - 1, " of ", validation_rows());
+  TORCH_CHECK_INDEX(0 <= first && 0 < rows && rows <= validation_rows() - first, "validation rows ",
+                    first, " to ", first + rows - 1, " were asked for, but there are ",
+                    validation_rows(), ", which count from 0");
   return batch({in_order_.begin() + first, in_order_.begin() + first + rows});
 }
 

@@ -18,8 +18,8 @@ namespace examples {
 // The input of a model, and its targets: each [rows, length], whole numbers.
 struct Batch {
   at::Tensor ids;
-  at::Tensor documents;  // for each token, its piece's number in the row; padding has its own
-  at::Tensor targets;    // the next tokens; kIgnored in padding
+  at::Tensor documents;  // for each token the number of its piece; padding has its own
+  at::Tensor targets;    // the next tokens; in padding kIgnored
   int64_t tokens = 0;    // how many targets count
 };
 
@@ -45,8 +45,8 @@ class PackedRows {
   // How many rows there are from row `first` to the end of its epoch.
   int64_t left_in_epoch(int64_t first);
 
-  // The rows of a validation, which has the pieces in their own order, each once: the number of all
-  // rows, and `rows` rows from row `first` on.
+  // The rows of a validation. They have each piece once, in the pieces' own order.
+  // validation_rows() is their number, and validation() returns `rows` rows from row `first` on.
   int64_t validation_rows() const { return static_cast<int64_t>(in_order_.size()); }
   Batch validation(int64_t first, int64_t rows) const;
 
@@ -67,7 +67,7 @@ class PackedRows {
 
   // The epoch that was used last.
   int64_t epoch_ = -1;
-  int64_t begin_ = 0;  // its first row
+  int64_t begin_ = 0;  // the first row of that epoch
   std::vector<Row> rows_;
 };
 

@@ -15,7 +15,8 @@
 #include "examples/distributed/layout.h"
 #include "gpipe/schedule/verify.h"
 
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch, of all replicas together.");
 ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
 ABSL_FLAG(
@@ -26,8 +27,8 @@ ABSL_FLAG(
 ABSL_FLAG(bool, zero, false,
           "Each replica keeps the optimizer's states of its share of the parameters (ZeRO, stage "
           "1). The bits are the same.");
-ABSL_FLAG(std::string, checkpoint, "never",
-          "Which micro-batches recompute their activations: always, except_last, never.");
+ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kNever,
+          gpipe::balance::checkpoint_help());
 ABSL_FLAG(int64_t, threads, 0,
           "Threads of a partition on the CPU. The same number gives the same bits. Default: 0, an "
           "equal share.");
@@ -64,7 +65,8 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
   return devices;
 }
 
-// If there are groups, the order counts for a single replica, too.
+// Refuses schedules that do not add up gradients in the order of the micro-batches, if there are
+// several replicas. With --groups this also counts for a single replica.
 void check_order_of_sums(const PipelineSettings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
   if (adds_in_order(settings.schedule.make)) return;
@@ -118,7 +120,7 @@ void read_replicas(PipelineSettings& settings, int64_t batch) {
 }  // namespace
 
 void read_pipeline_flags(PipelineSettings& settings, int64_t batch) {
-  settings.schedule = gpipe::balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > batch) {
     throw command::wrong_value(
@@ -127,7 +129,7 @@ void read_pipeline_flags(PipelineSettings& settings, int64_t batch) {
                         batch));
   }
   read_replicas(settings, batch);
-  settings.checkpoint = gpipe::balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
+  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
   settings.devices = parse_devices(absl::GetFlag(FLAGS_devices));
 }
@@ -159,6 +161,20 @@ gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Se
                  .cpu_threads_per_stage(settings.threads)
                  .devices(own_devices(settings.devices, world, torch::cuda::device_count()))
                  .world(world));
+}
+
+std::vector<std::string> idle_flags(const PipelineSettings& settings, const c10::Device& device) {
+  std::vector<std::string> lines;
+  if (settings.zero && settings.replicas == 1) {
+    lines.emplace_back(
+        "--zero does nothing without replicas, which would share the optimizer's states: give "
+        "--replicas=2, or more");
+  }
+  if (settings.threads > 0 && !device.is_cpu()) {
+    lines.push_back(absl::StrFormat("--threads=%d does nothing: the stages are on %s",
+                                    settings.threads, device.str()));
+  }
+  return lines;
 }
 
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
@@ -41,6 +42,11 @@ nlohmann::ordered_json pipeline_bits(const PipelineSettings& settings, int64_t t
 
 gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Sequential& model,
                            const std::vector<int64_t>& balance, const gpipe::World& world);
+
+// A sentence for each flag that does nothing here: --zero without replicas, and --threads if the
+// stages are not on the CPU. Such a flag is not a mistake, since a layout may be one of several
+// that share a command. `device`: the device of a stage.
+std::vector<std::string> idle_flags(const PipelineSettings& settings, const c10::Device& device);
 
 // Whether a schedule adds up gradients in the order of the micro-batches.
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule);

@@ -11,7 +11,9 @@
 namespace examples {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 using Devices = std::vector<c10::Device>;
 
@@ -31,6 +33,19 @@ TEST(OwnDevices, OfAProcessIsTheOneWithItsNumberOnItsMachine) {
   EXPECT_EQ(own_devices(kAnyOfCuda, fourth, 2), Devices{c10::Device("cuda:1")});
   EXPECT_THAT([&] { own_devices(kAnyOfCuda, fourth, 1); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("no cuda:1 here, but 1 of them")));
+}
+
+TEST(IdleFlags, AreTold) {
+  PipelineSettings settings;
+  settings.threads = 2;
+  settings.replicas = 2;
+  settings.zero = true;
+  EXPECT_THAT(idle_flags(settings, c10::Device("cpu")), IsEmpty());
+  EXPECT_THAT(idle_flags(settings, c10::Device("cuda:1")),
+              ElementsAre("--threads=2 does nothing: the stages are on cuda:1"));
+  settings.replicas = 1;
+  EXPECT_THAT(idle_flags(settings, c10::Device("cpu")),
+              ElementsAre(HasSubstr("--zero does nothing without replicas")));
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ at::Tensor mean_loss(const std::vector<at::Tensor>& outputs,
 // a step is the mean over the tokens of all its micro-batches.
 double count_tokens(const std::vector<at::Tensor>& targets);
 
-// AdamW's two groups of parameters: matrices decay, weights and biases of norms do not. All
-// processes have these two groups, so a group may be empty in some of them.
+// AdamW's two groups of parameters. Matrices have weight decay; weights and biases of norms do not.
+// All processes have these two groups, so a group may be empty in some of them.
 struct AdamWGroups {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   torch::optim::AdamWOptions defaults;
@@ -35,7 +35,7 @@ AdamWGroups adamw_groups(const std::vector<at::Tensor>& parameters, double weigh
 struct LearningRate {
   double highest = 0;
   int64_t warm_up = 0;  // steps from 0 to the highest
-  int64_t steps = 0;    // of the run: a tenth of the highest is left at its end
+  int64_t steps = 0;    // of the run; its last step has a tenth of the highest rate
 
   // The rate of step 0, 1, ...: it rises in a straight line, and then falls along half a wave of a
   // cosine (Loshchilov, Hutter, "SGDR", 2017).

@@ -36,7 +36,7 @@ using gpipe::command::in_range;
 using gpipe::command::wrong_value;
 
 constexpr int64_t kMost = int64_t{1} << 30;
-// Gradients that are clipped to less are lost in float32.
+// The least value of --clip. If gradients were clipped to less, they would be lost in float32.
 constexpr double kLeastClip = 1e-6;
 
 }  // namespace
@@ -60,7 +60,8 @@ void read_training_flags(TrainingSettings& settings) {
   }
   settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
   settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
-  // A step takes this share away from a weight.
+  // A step takes the share learning_rate * weight_decay away from a weight, so the product must be
+  // below 1.
   if (settings.learning_rate * settings.weight_decay >= 1) {
     throw wrong_value("weight_decay", settings.weight_decay,
                       absl::StrCat("with --learning_rate=", settings.learning_rate,

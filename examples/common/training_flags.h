@@ -10,7 +10,7 @@
 
 namespace examples {
 
-// The defaults of those flags whose default is not the same in all programs.
+// The defaults of flags that do not have the same default in all programs.
 struct TrainingDefaults {
   double learning_rate = 0, weight_decay = 0;
   int64_t warm_up = 0, validate_every = 0, save_every = 0;

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The settings that these flags give, beside usual ones.
+// The settings that these flags give, if all other flags have usual values.
 TrainingSettings read(const std::vector<std::pair<std::string, std::string>>& flags) {
   const absl::FlagSaver saver;
   set_training_defaults({/*learning_rate=*/2e-4, /*weight_decay=*/0.01, /*warm_up=*/20,

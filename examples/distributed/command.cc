@@ -20,7 +20,7 @@ bool is(const std::exception& error) {
   return dynamic_cast<const Type*>(&error) != nullptr;
 }
 
-// Thrown by a process that has found no mistake itself, because other processes have.
+// Thrown by a process that has found no mistake itself, if other processes have found one.
 class MistakeOfOthers : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -35,7 +35,7 @@ class Mistakes {
   }
   const gpipe::World& world() const { return *world_; }
 
-  // Called if this process has found no mistake. Throws if another one has.
+  // Called if this process has found no mistake. Throws if another process has found one.
   void expect_none() {
     const std::string mistake = compare("");
     if (!mistake.empty()) throw MistakeOfOthers(mistake);
@@ -48,7 +48,7 @@ class Mistakes {
     } catch (const MistakeOfOthers&) {
       throw;
     } catch (const std::exception&) {
-      // The other process is gone, so there is no cause to look for.
+      // If the other process is gone, its cause cannot be asked for, and the first error stays.
     }
   }
 
@@ -70,7 +70,7 @@ class Mistakes {
       is_said_by_rank_0_ = true;
       return world_->rank() == 0 ? mistake : "";
     } catch (const std::exception&) {
-      return own;  // No other process may be left to report it.
+      return own;  // Maybe no other process is left to report the error.
     }
   }
 
@@ -81,7 +81,7 @@ class Mistakes {
     try {
       (void)compare("");
     } catch (const std::exception&) {
-      // The others did not wait, so there is nothing to wait for.
+      // If the other processes have not waited, this one does not wait either.
     }
   }
 
@@ -90,7 +90,7 @@ class Mistakes {
     return gpipe::distributed::wrong_usage(*world_, own);
   }
 
-  bool has_tried_ = false;  // whether it has tried to connect
+  bool has_tried_ = false;  // whether this process has tried to connect
   bool is_said_by_rank_0_ = false;
   std::optional<gpipe::World> world_;
 };
@@ -99,10 +99,14 @@ class Mistakes {
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<void()>& read,
-                const std::function<std::function<int()>(const gpipe::World& processes)>& prepare) {
+                const std::function<std::function<int()>(const gpipe::World& processes)>& prepare,
+                const std::function<std::function<int()>()>& alone) {
   Mistakes mistakes;
   const auto prepare_all = [&]() -> std::function<int()> {
     read();
+    if (alone != nullptr) {
+      if (std::function<int()> work = alone()) return work;
+    }
     mistakes.connect();
     mistakes.expect_none();
     std::function<int()> work;

@@ -19,9 +19,13 @@ namespace distributed {
 //
 // So a process connects to the others before it ends because of its flags. If it cannot connect, it
 // reports the mistake itself.
+//
+// `alone`: if it is given and returns work when the flags are read, that is done instead, and the
+// processes are not connected before: the work does that (gpipe::ResilientRun).
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<void()>& read,
-                const std::function<std::function<int()>(const gpipe::World& processes)>& prepare);
+                const std::function<std::function<int()>(const gpipe::World& processes)>& prepare,
+                const std::function<std::function<int()>()>& alone = nullptr);
 
 }  // namespace distributed
 

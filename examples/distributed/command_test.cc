@@ -56,7 +56,8 @@ std::vector<std::string> ends(const Command& command) {
           return [] { return kWorkCode; };
         });
     const std::string text = ::testing::internal::GetCapturedStderr();
-    // Before its error rank 0 names the launcher.
+    // Rank 0 first prints a line that names the launcher. Only the text from "error: " on is
+    // compared.
     const std::string errors = text.substr(std::min(text.find("error: "), text.size()));
     say(std::to_string(code) + " " + errors);
   });
@@ -137,7 +138,7 @@ TEST(RunCommand, SaysOnceWhichSettingsAreNotTheSame) {
     if (settings[0] != settings[2]) throw std::invalid_argument(settings[0] + ", " + settings[2]);
   };
   EXPECT_THAT(ends(command), ElementsAre("2 error: seed 3, seed 5|", "2 ", "2 "));
-  // Before that, another process has found something else.
+  // Rank 1 finds another mistake before the settings are compared.
   command.prepare = [](const gpipe::World& world) {
     if (world.rank() == 1) throw std::invalid_argument("no such file");
     (void)gpipe::distributed::settings_of_ranks(world, "seed 3");

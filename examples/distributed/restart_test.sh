@@ -39,7 +39,7 @@ cat >"${work}/each.sh" <<'EACH'
 echo $$ >>"$1.${RANK}.pids"
 exec "${@:2}"
 EACH
-# run NAME: two processes, each of which leaves its number in NAME.RANK.pids.
+# run NAME: runs two processes, each of which leaves its number in NAME.RANK.pids.
 run() {
   local -a each=(bash "${work}/each.sh" "${work}/$1" "${program}" "${options[@]}" "--save=${work}/$1/last" --save_every=5
     --resume_saved)
@@ -74,7 +74,7 @@ lose() {
   kill -KILL "$(cat "${work}/${name}.$1.pids")" || fail "rank $1 has ended before it could be killed"
   wait "${runner}" || code=$?
   if [[ ${launcher} == launch ]]; then
-    # The launcher must name the rank, and is then started again.
+    # The launcher must name the killed rank. Then the test gives the same command again.
     [[ ${code} -eq 137 ]] || fail "exit code ${code} instead of 128 + SIGKILL"
     grep -q "the failure began with rank $1" "${work}/${name}.log" || fail "the launcher does not name rank $1"
     grep -q "rank $1 .* is gone" "${work}/${name}.log" || fail "the other rank does not name rank $1"

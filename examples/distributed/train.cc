@@ -49,10 +49,10 @@ ABSL_FLAG(std::string, text, "LICENSE", "A file, which is learned byte by byte."
 namespace {
 
 constexpr int64_t kRows = 8;
-constexpr int64_t kRowsOfShortBatches = 5;  // each tenth is one, as the last of an epoch may be
+constexpr int64_t kRowsOfShortBatches = 5;  // each tenth is short, as an epoch's last may be
 constexpr int64_t kTokens = 64;
 constexpr int64_t kChunks = 4;
-constexpr int64_t kGroups = 4;  // so up to four replicas add up gradients in the same order
+constexpr int64_t kGroups = 4;  // so 1, 2 and 4 replicas sum gradients in the same order
 
 torch::nn::Sequential make_model() {
   // Each process makes the whole model, with the same values, and keeps its part.
@@ -157,7 +157,7 @@ void train(const Settings& settings, const gpipe::World& world, gpipe::GPipe pip
   torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
   auto options = gpipe::StepOptions().schedule(settings.schedule.make);
   gpipe::Timeline timeline;
-  torch::manual_seed(2);  // the seed of dropout; that of rank 0 counts
+  torch::manual_seed(2);  // the seed of dropout; the seed of rank 0 counts
   for (int64_t step = 0; step < settings.steps; ++step) {
     torch::Tensor tokens = tokens_of(settings.text, step);
     const gpipe::RowRange here = world.rows(tokens.size(0), kChunks);

@@ -7,79 +7,13 @@
 # that it has lost, after the same time.
 #
 #   two_machines_test.sh TRAIN TEXT LINK
-#
-# Needs root and network namespaces, and /dev/net/tun if the kernel has no netem. Without them the
-# test is skipped, and its report says so.
 set -euo pipefail
 train="${PWD}/$1"
 options=("--text=${PWD}/$2")
 link="${PWD}/$3"
-: "${TEST_TMPDIR:=$(mktemp -d)}"
-
-skip() {
-  echo "SKIPPED: $1"
-  [[ -z ${XML_OUTPUT_FILE:-} ]] ||
-    printf '<testsuites><testsuite><testcase name="two_machines" status="notrun"><skipped message="%s"/></testcase></testsuite></testsuites>\n' \
-      "$1" >"${XML_OUTPUT_FILE}"
-  exit 0
-}
-
-started=()
-# shellcheck disable=SC2317 # the trap calls it
-end_all() {
-  local pid
-  for pid in "${started[@]}"; do kill -KILL "${pid}" 2>/dev/null || true; done
-}
-trap end_all EXIT
-
-[[ ${EUID} -eq 0 ]] || skip "network namespaces need root"
-for program in ip nsenter unshare; do
-  [[ -n "$(type -P "${program}")" ]] || skip "no ${program} on PATH (Debian: iproute2, util-linux)"
-done
-unshare --net true 2>/dev/null || skip "no network namespace can be made here"
-
-# Each machine is the namespace of a process that sleeps.
-machines=()
-for machine in 0 1; do
-  unshare --net sleep 1000 &
-  machines+=("$!")
-  started+=("$!")
-done
-at() { nsenter --target "${machines[$1]}" --net "${@:2}"; }
-for machine in 0 1; do
-  for ((tries = 0; tries < 500; ++tries)); do
-    [[ "$(readlink "/proc/${machines[machine]}/ns/net")" == "$(readlink /proc/self/ns/net)" ]] || break
-    sleep 0.01
-  done
-  at "${machine}" ip link set lo up
-done
-
-# Lays the line, with netem if the kernel has it.
-lay_line() {
-  ip link add gpipe-line-a type veth peer name gpipe-line-b || return 1
-  ip link set gpipe-line-a netns "${machines[0]}" name line && ip link set gpipe-line-b netns "${machines[1]}" name line || return 1
-  for machine in 0 1; do
-    at "${machine}" tc qdisc add dev line root netem delay 5ms loss 1% || return 1
-  done
-}
-if (lay_line) 2>"${TEST_TMPDIR}/netem"; then
-  echo "the line: netem, 5 ms, 1 % lost"
-else
-  at 0 ip link delete line 2>/dev/null || true
-  [[ -e /dev/net/tun ]] || skip "the kernel has neither netem nor /dev/net/tun: $(tail -n 1 "${TEST_TMPDIR}/netem")"
-  python3 "${link}" "${machines[@]}" 5 0.01 >"${TEST_TMPDIR}/link" 2>&1 &
-  started+=("$!")
-  for ((tries = 0; tries < 500; ++tries)); do
-    grep -q ready "${TEST_TMPDIR}/link" && break
-    sleep 0.02
-  done
-  grep -q ready "${TEST_TMPDIR}/link" || skip "no interface of /dev/net/tun: $(tail -n 1 "${TEST_TMPDIR}/link")"
-  echo "the line: a program, 5 ms, 1 % lost (no netem: $(tail -n 1 "${TEST_TMPDIR}/netem"))"
-fi
-for machine in 0 1; do
-  at "${machine}" ip address add "10.77.0.$((machine + 1))/24" dev line
-  at "${machine}" ip link set line up
-done
+# shellcheck source=examples/distributed/two_machines.sh
+source examples/distributed/two_machines.sh
+make_two_machines "${link}" 1
 
 # start ARGUMENTS...: starts ranks 0 and 1 on the first machine, and 2 and 3 on the second.
 start() {
@@ -144,8 +78,8 @@ ends_naming() {
   fi
 }
 
-# One rank of each machine is killed in turn. The system of its machine closes its connections, also
-# those over the line.
+# One rank of each machine is killed in turn. The others notice it soon, because the killed rank's
+# system closes its connections, also those over the line.
 for killed in 1 2; do
   begin_endless
   begin="$(milliseconds)"
@@ -155,7 +89,8 @@ for killed in 1 2; do
   done
 done
 
-# A rank is stopped, so its connections stay open and nothing comes from it.
+# A rank is stopped, so its connections stay open and nothing comes from it. The others must give it
+# up after 30 s.
 begin_endless
 begin="$(milliseconds)"
 kill -STOP "${ranks[3]}"
@@ -168,7 +103,7 @@ begin="$(milliseconds)"
 kill -CONT "${ranks[3]}"
 ends_naming "rank 3 goes on" 3 0 5000 "rank 3 \([^)]*\) is silent"
 
-# The line is cut.
+# The line is cut, so each machine must name the ranks of the other one.
 begin_endless
 begin="$(milliseconds)"
 at 0 ip link set line down

@@ -62,7 +62,7 @@ std::vector<double> LanguageModel::train(int64_t steps) {
     const torch::Tensor places = begins + torch::arange(kLength);
     const torch::Tensor ids = text_.index({places}), next = text_.index({places + 1});
     optimizer.zero_grad();
-    // A row is one document.
+    // Each row is one document, so all tokens have the document number 0.
     losses.push_back(pipe_->step({ids, torch::zeros_like(ids)}, {next}, loss_fn).loss);
     pipe_->clip_grad_norm_(1.0);
     optimizer.step();

@@ -19,7 +19,7 @@ class LanguageModel {
   // `text`: at least some hundred bytes. The model has 11 layers, cut according to `balance`.
   LanguageModel(const std::string& text, const std::vector<int64_t>& balance);
 
-  // Trains it. Returns the loss of each step, which does not depend on the balance.
+  // Trains the model. Returns the loss of each step, which does not depend on the balance.
   std::vector<double> train(int64_t steps);
 
   // Returns the most probable continuations of the prompts. There may be at most 4 prompts, all of

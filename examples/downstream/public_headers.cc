@@ -32,7 +32,10 @@
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"
 #include "gpipe/placement.h"
+#include "gpipe/resilient/meet_again.h"
+#include "gpipe/resilient/resilient_run.h"
 #include "gpipe/saving/saving.h"
+#include "gpipe/saving/snapshot.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/csv_schedule.h"
 #include "gpipe/schedule/default_schedule.h"
@@ -76,7 +79,7 @@
 #include "skip/skippable.h"
 #include "tied/tied_layer.h"
 
-// Uses something of each header, so that none is unused here.
+// Uses something of each header, so that no header is unused here.
 [[maybe_unused]] std::string describe(const gpipe::balance::MemoryPlan& plan) {
   return to_text(plan) + to_json(plan) + to_svg(plan, "a plan");
 }

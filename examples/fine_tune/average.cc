@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kEnd = "_average";
 
-// The parameters of this process and their averages.
+// The parameters of this process, each with its average.
 std::vector<std::pair<at::Tensor, at::Tensor>> averages(gpipe::GPipe& pipe) {
   std::unordered_set<const void*> here;
   for (const at::Tensor& parameter : pipe->local_parameters()) {

@@ -1,7 +1,8 @@
-// Averages of what trains (EMA), as buffers beside the parameters: a checkpoint keeps them, they
-// are where their parameters are, and they are read again under any layout.
+// Running averages (EMA) of the parameters that train, as buffers beside the parameters. So a
+// checkpoint keeps the averages, an average is on its parameter's device, and a checkpoint is read
+// under any layout.
 //
-// docs/guide/34-recipes.md has the same by a list, for a run that keeps two checkpoints.
+// docs/guide/34-recipes.md has such averages in a list, for a run that keeps two checkpoints.
 #ifndef FINE_TUNE_AVERAGE_H_
 #define FINE_TUNE_AVERAGE_H_
 
@@ -15,12 +16,12 @@ namespace fine_tune {
 // To be called before a pipeline is made of the model.
 void add_averages(torch::nn::Module& model);
 
-// The averages of this process become decay * average + (1 - decay) * parameter. After each step of
-// the optimizer.
+// Sets each average of this process to decay * average + (1 - decay) * parameter. To be called
+// after each step of the optimizer.
 void update_averages(gpipe::GPipe& pipe, double decay);
 
-// While it lives, the parameters of this process have the values of their averages. No step may be
-// made meanwhile.
+// While this object lives, the parameters of this process have the values of their averages. No
+// step may be made meanwhile.
 class WithAverages {
  public:
   explicit WithAverages(gpipe::GPipe pipe);

@@ -20,7 +20,7 @@ using gpipe::safetensors::File;
   throw std::runtime_error(absl::StrCat("cannot use ", file.path(), ": ", reason));
 }
 
-// A vector of whole numbers.
+// Reads a tensor of the file, which must be a vector of whole numbers.
 at::Tensor read(const File& file, const std::string& name) {
   const auto found = file.header().tensors.find(name);
   if (found == file.header().tensors.end()) {
@@ -80,7 +80,7 @@ Conversations::Conversations(const std::string& path, int64_t vocabulary, int64_
     const int64_t begin = at[k], all = at[k + 1] - begin;
     if (all > length + 1) ++shortened_;
     const int64_t used = std::min(all, length + 1);
-    // Nothing stands before the first token, so it is not learned.
+    // A conversation's first token is not learned, because no token stands before it.
     const int64_t answers =
         used < 2 ? 0 : std::count(learned + begin + 1, learned + begin + used, true);
     if (answers == 0) {
@@ -95,6 +95,7 @@ Conversations::Conversations(const std::string& path, int64_t vocabulary, int64_
                               offsets.numel() - 1, " conversations, or for the first ", length + 1,
                               " of each (--length)"));
   }
+  made_by_ = file.header().metadata;
   content_ = examples::content_of(gpipe::command::read_file(path));
 }
 

@@ -6,12 +6,14 @@
 //            read; an answer's tokens, with the one that ends it
 //   offsets  (conversations + 1), int32 or int64: conversation k has the tokens from offsets[k] to
 //            before offsets[k + 1]; the first is 0, the last the number of all tokens
+// Its metadata may name the tokenizer's files (tokenizer.h).
 #ifndef FINE_TUNE_CONVERSATIONS_H_
 #define FINE_TUNE_CONVERSATIONS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,11 +35,13 @@ class Conversations {
 
   int64_t size() const { return static_cast<int64_t>(pieces_.size()); }
   int64_t answer_tokens() const { return answer_tokens_; }
-  int64_t shortened() const { return shortened_; }  // conversations, also among those left out
+  int64_t shortened() const { return shortened_; }  // those left out count, too
   int64_t left_out() const { return left_out_; }
-  // How many are given to the model with more tokens than that.
+  // How many conversations have more than `tokens` tokens that the model is given.
   int64_t longer_than(int64_t tokens) const;
-  // What stands for the file in a checkpoint: bytes and a checksum.
+  // The metadata that prepare.py has noted beside the tensors (tokenizer.h).
+  const std::map<std::string, std::string>& made_by() const { return made_by_; }
+  // A text that stands for the file in a checkpoint: the number of bytes and a checksum.
   const std::string& content() const { return content_; }
 
  private:
@@ -49,6 +53,7 @@ class Conversations {
   at::Tensor ids_, mask_;  // (tokens), int64 and bool
   std::vector<Piece> pieces_;
   int64_t answer_tokens_ = 0, shortened_ = 0, left_out_ = 0;
+  std::map<std::string, std::string> made_by_;
   std::string content_;
 };
 

@@ -47,7 +47,8 @@ Numbers numbers(const at::Tensor& row) {
 TEST(Conversations, AnswersAreLearnedBehindWhatStandsBeforeThem) {
   for (const at::ScalarType of_mask : {at::kByte, at::kBool, at::kInt, at::kLong}) {
     const Conversations read(file(kIds, kMask, kOffsets, of_mask), kWords, 8);
-    // Nothing is before the last one's first token, and the rest of it is not learned.
+    // The last conversation is left out: its first token has nothing before it, and its other
+    // tokens are not learned.
     EXPECT_EQ(read.size(), 2);
     EXPECT_EQ(read.left_out(), 1);
     EXPECT_EQ(read.shortened(), 0);

@@ -30,6 +30,7 @@
 #include "examples/fine_tune/average.h"
 #include "examples/fine_tune/result.h"
 #include "examples/fine_tune/settings.h"
+#include "examples/fine_tune/tokenizer.h"
 #include "gpipe/distributed/any_rank.h"
 #include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/distributed/wrong_usage.h"
@@ -56,13 +57,14 @@ constexpr char kUsage[] =
     "after\n"
     "Ctrl-C. After a signal the checkpoint is written.";
 
-volatile std::sig_atomic_t was_told = 0;  // by SIGUSR1
+volatile std::sig_atomic_t was_told = 0;  // 1 after SIGUSR1
 
-// What a run that goes on needs beside its checkpoint's step and rows.
+// The best validation so far. A run that is resumed needs this beside its checkpoint's step and
+// rows.
 struct Best {
   double loss = std::numeric_limits<double>::infinity();
   int64_t step = -1;  // -1: none yet
-  int64_t waits = 0;  // validations since
+  int64_t waits = 0;  // validations since the best one
 
   Json to_json() const {
     return {{"loss", step < 0 ? Json() : Json(loss)}, {"step", step}, {"waits", waits}};
@@ -114,11 +116,12 @@ class Run {
     if (settings.validation) describe("validation", *settings.validation);
     say(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s", absl::StrJoin(balance, ","),
                         settings.chunks, settings.schedule.name));
+    for (const std::string& line : examples::idle_flags(settings, first)) say(line);
     check_resume();
   }
 
   int run() {
-    torch::manual_seed(settings_.seed);  // the seed of dropout; that of rank 0 counts
+    torch::manual_seed(settings_.seed);  // the seed of dropout; the seed of rank 0 counts
     resume();
     const bool told = train();
     say("parameters " + pipe_->parameter_hash());
@@ -140,6 +143,9 @@ class Run {
           write_result(settings_, from);
           return settings_.result();
         }));
+    if ((settings_.merge || !settings_.lora) && !has_tokenizer(settings_.model)) {
+      say("it has no tokenizer, as --model=" + settings_.model + " has none: copy one into it");
+    }
     return 0;
   }
 
@@ -167,7 +173,12 @@ class Run {
   // --- Going on
 
   void check_resume() {
-    if (!gpipe::has_checkpoint(settings_.last())) return;
+    if (!gpipe::has_checkpoint(settings_.last())) {
+      if (settings_.resume_anyway) {
+        say("--resume_anyway does nothing: there is no checkpoint in " + settings_.last());
+      }
+      return;
+    }
     Json saved = Json::parse(gpipe::read_progress(settings_.last()).settings, nullptr,
                              /*allow_exceptions=*/false);
     if (!saved.is_object() || !saved.contains("best")) {
@@ -204,7 +215,7 @@ class Run {
     const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.last());
     step_ = saved_at_ = progress.step;
     row_ = progress.rows;
-    say(absl::StrFormat("goes on after step %d", step_));
+    say(absl::StrFormat("goes on after step %d, from %s", step_, settings_.last()));
   }
 
   void save(const std::string& path) {
@@ -220,7 +231,8 @@ class Run {
 
   // --- Training
 
-  // Ends a run whose parameters would be lost, before it writes them.
+  // Returns the loss if it is finite. Otherwise throws, so that a run with lost parameters ends
+  // before it saves them.
   double finite(double loss, const char* of) const {
     if (std::isfinite(loss)) return loss;
     throw std::runtime_error(absl::StrFormat(
@@ -233,7 +245,7 @@ class Run {
 
   bool is_over() const { return settings_.patience > 0 && best_.waits >= settings_.patience; }
 
-  // The rows of this replica, where the pipeline has its first or its last stage.
+  // The rows of this replica, on the device of the pipeline's first or last stage.
   gpipe::Tensors own_rows(const gpipe::Tensors& of_all, const c10::Device& device) const {
     const gpipe::RowRange rows = world_.rows(of_all.at(0).size(0), settings_.chunks);
     gpipe::Tensors own;
@@ -252,7 +264,8 @@ class Run {
     return gpipe::StepOptions().schedule(settings_.schedule.make).weight(examples::count_tokens);
   }
 
-  // Returns whether a signal, or --stop_at, has ended it. Each rank acts on what all of them know.
+  // Trains. Returns whether a signal, or --stop_at, has ended the training. Each rank acts only on
+  // what all ranks know, so that all stop after the same step.
   bool train() {
     const examples::LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
     const gpipe::StepOptions options = step_options();
@@ -334,7 +347,8 @@ class Run {
   int64_t row_ = 0;  // the first row of the next mini-batch: the cursor of the data
 };
 
-// Refuses flags that differ between processes: the run would train wrongly without a message.
+// Refuses flags that differ between processes, because the run would train wrongly without a
+// message.
 void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
   const std::string difference = examples::difference_of_ranks(
       gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));

@@ -24,12 +24,12 @@ import prepare as prepare_module
 from tiny import COLORS, TEMPLATE, make_all
 
 program, prepare, live = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
-# The same template, which says where its answers are.
+# TEMPLATE with marks that say where its answers are (generation).
 MARKED = TEMPLATE.replace(
     "{{ message['content'] }}{{ '<|eot_id|>' }}",
     "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|eot_id|>' }}{% endgeneration %}"
     "{% else %}{{ message['content'] + '<|eot_id|>' }}{% endif %}")
-# The last message is written otherwise than the same one with others behind it.
+# This template writes a message otherwise if it is the last one.
 FORGETFUL = TEMPLATE.replace("{{ message['content'] }}", "{% if loop.last %}{{ message['content'] }}{% else %}-{% endif %}")
 
 failures = []
@@ -63,7 +63,7 @@ def train(work, name, *flags):
     """What it printed, the validation losses and the hash."""
     command = [program, f"--model={work}/model", f"--data={work}/chats.safetensors", f"--run={work}/{name}",
                f"--validation={work}/held_out.safetensors", "--length=96", "--batch=8", "--steps=30", "--warm_up=3",
-               "--validate_every=10", "--threads=1", "--learning_rate=0.01", "--rank=4", *flags]
+               "--validate_every=10", "--threads=1", "--learning_rate=0.01", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     expect(done.returncode == 0, f"{command}: {done.stdout}{done.stderr}")
     return [float(loss) for loss in re.findall(r"validation (\S+?)(?:,|\n)", done.stdout)], \
@@ -101,7 +101,8 @@ def main():
             expect(done.returncode == 0, f"prepare.py: {done.stderr}")
             held_out = check_prepared(tokenizer, work / f"{chats}.safetensors", count)
 
-        # Where the template says it, the answers are the same.
+        # If the template itself says where its answers are, prepare.py finds the same answers. A
+        # template that writes the last message otherwise is refused.
         for template, right in ((MARKED, True), (FORGETFUL, False)):
             tokenizer.chat_template = template
             tokenizer.save_pretrained(work / "other")
@@ -125,26 +126,29 @@ def main():
         inputs = {"ids": torch.randint(0, len(tokenizer), (3, 17))}
         save_file(inputs, work / "inputs.safetensors")
         before = loss_of(read(work / "model"), held_out)
-        trained = {"lora": ["--alpha=8"], "dora": ["--dora", "--targets=q_proj,v_proj,down_proj", "--average=0.9"],
+        trained = {"lora": ["--rank=4", "--alpha=8"], "dora": ["--rank=4", "--dora", "--targets=q_proj,v_proj,down_proj", "--average=0.9"],
                    "full": ["--nolora", "--learning_rate=0.003"]}
+        trained_by = dict(trained)
         hashes, outputs = {}, work / "outputs"
         outputs.mkdir()
         for kind, flags in trained.items():
             losses, hashes[kind] = train(work, kind, *flags)
             expect(len(losses) == 3 and losses[-1] < losses[0] < before, f"{kind}: from {before} to {losses}")
-            # What comes out has the loss that was told, of its best step.
+            # The result's loss is the loss that the run told for its best step.
             if kind == "full":
                 model = read(work / kind / "model")
             else:
                 model = PeftModel.from_pretrained(read(work / "model"), work / kind / "adapter").eval()
-                # Again with the merged model beside it; nothing is trained.
+                # The run is over, so it trains nothing. It writes its result again, with the merged
+                # model beside it.
                 train(work, kind, *flags, "--merge")
+                expect((work / kind / "model" / "tokenizer.json").exists(), f"{kind}: no tokenizer")
             told = loss_of(model, held_out)
             expect(abs(told - min(losses)) < 1e-4, f"{kind}: {told}, and not {min(losses)}")
             (outputs / kind).symlink_to(work / kind / "model")
             with torch.no_grad():
                 trained[kind] = model(inputs["ids"]).logits
-            # The tokenizer comes along.
+            # The result's folder has the tokenizer of the base.
             same = AutoTokenizer.from_pretrained(work / kind / "model")
             expect(same.chat_template == tokenizer.chat_template, f"{kind}: another template")
         subprocess.run([live, "--logits", outputs, work / "inputs.safetensors"], check=True)
@@ -156,10 +160,18 @@ def main():
             print(f"{kind}: logits apart by {apart:.1e}, merged by {python:.1e}")
             expect(apart < 2e-5 and python < 2e-4, f"{kind}: {apart}, {python}")
 
-        # A run that is stopped and goes on.
-        train(work, "again", *["--alpha=8"], "--stop_at=13")
-        _, again = train(work, "again", *["--alpha=8"], "--stages=2")
+        # A run that is stopped, and goes on with two stages, has the losses and the hash of a run
+        # in one go.
+        train(work, "again", *trained_by["lora"], "--stop_at=13")
+        _, again = train(work, "again", *trained_by["lora"], "--stages=2")
         expect(again == hashes["lora"] and len(again) == 16, f"{again}, and not {hashes['lora']}")
+        # Token ids of another tokenizer are refused.
+        words = work / "model" / "tokenizer.json"
+        words.write_text(words.read_text() + "\n")
+        done = subprocess.run([program, f"--model={work}/model", f"--data={work}/chats.safetensors", f"--run={work}/new"],
+                              capture_output=True, text=True, check=False)
+        expect(done.returncode == 2 and "another tokenizer: tokenizer.json had" in done.stderr, done.stderr)
+        expect(not (work / "new").exists(), "a mistake leaves a folder")
     if failures:
         sys.exit(1)
     print("PASSED")

@@ -1,8 +1,8 @@
 // Writes what fine_tune_test.sh trains on: OUT/model, a random Llama in a Hugging Face folder,
-// OUT/tied, one whose head has the embedding's matrix, OUT/short, one with 8 positions, and
-// conversations, OUT/chats.safetensors and
-// OUT/held_out.safetensors, in which the answer to a number is that number, three times. Also files
-// with a mistake each, OUT/wrong_*.safetensors.
+// OUT/tied, one whose head has the embedding's matrix, with a tokenizer.json, OUT/short, one with 8
+// positions, and conversations, OUT/chats.safetensors and OUT/held_out.safetensors, in which the
+// answer to a number is that number, three times. OUT/of_tokenizer.safetensors says that it is of
+// OUT/tied's tokenizer. Also files with a mistake each, OUT/wrong_*.safetensors.
 //
 //   make_inputs OUT
 #include <ATen/Functions.h>
@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,14 +43,17 @@ struct Chats {
     put(kEnd, 1);
     offsets.push_back(static_cast<int64_t>(ids.size()));
   }
-  void write(const std::string& path) const {
-    gpipe::safetensors::write(path, {{"ids", at::tensor(ids, at::kLong).to(at::kInt)},
-                                     {"mask", at::tensor(mask, at::kLong).to(at::kByte)},
-                                     {"offsets", at::tensor(offsets, at::kLong)}});
+  void write(const std::string& path,
+             const std::map<std::string, std::string>& made_by = {}) const {
+    gpipe::safetensors::write(path,
+                              {{"ids", at::tensor(ids, at::kLong).to(at::kInt)},
+                               {"mask", at::tensor(mask, at::kLong).to(at::kByte)},
+                               {"offsets", at::tensor(offsets, at::kLong)}},
+                              made_by);
   }
 };
 
-// Questions have several lengths.
+// Conversations about the numbers from `first` on. Their questions have several lengths.
 Chats chats(int64_t first, int64_t count) {
   Chats made;
   for (int64_t k = first; k < first + count; ++k) {
@@ -76,11 +81,16 @@ int main(int /*argc*/, char** argv) {
   gpipe::models::save_hugging_face(out + "/model", options, *gpipe::models::transformer(options));
   const TransformerOptions tied = TransformerOptions(options).tied(true);
   gpipe::models::save_hugging_face(out + "/tied", tied, *gpipe::models::transformer(tied));
+  std::ofstream(out + "/tied/tokenizer.json") << "{}";
   const TransformerOptions few = TransformerOptions(options).max_positions(8);
   gpipe::models::save_hugging_face(out + "/short", few, *gpipe::models::transformer(few));
   chats(0, 60).write(out + "/chats.safetensors");
   chats(60, 11).write(out + "/held_out.safetensors");
 
+  chats(0, 60).write(out + "/of_tokenizer.safetensors",
+                     {{"tokenizer.json", "2 bytes, CRC-32 a3a6bf43"}});
+  chats(0, 60).write(out + "/wrong_tokenizer.safetensors",
+                     {{"tokenizer.json", "3 bytes, CRC-32 00000000"}});
   Chats shorter = chats(0, 3), beyond = chats(0, 3), none = chats(0, 3), falling = chats(0, 3);
   shorter.mask.pop_back();
   shorter.write(out + "/wrong_mask.safetensors");

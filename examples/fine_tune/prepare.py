@@ -7,7 +7,8 @@ MODEL: a folder of Python's transformers with a tokenizer that has a chat templa
 
 OUT is a file of safetensors: `ids` (tokens, int32) of all conversations, one behind the other; `mask` (tokens, uint8), 1
 for the tokens of the assistant's answers, with what the template ends them by; `offsets` (conversations + 1, int64),
-where each begins and ends.
+where each begins and ends. Its metadata has the checksums of the tokenizer's files, which the training compares with
+those of its own folder.
 
 If the template marks its answers ({% generation %}), these are the answers. Otherwise an answer is what the template
 puts behind the conversation that asks for it (add_generation_prompt); a template for which a conversation does not
@@ -16,12 +17,18 @@ begin as its first messages do is refused.
 
 import argparse
 import json
+import pathlib
 import sys
+import zlib
 
 import numpy
 from jinja2 import TemplateError
 from safetensors.numpy import save_file
 from transformers import AutoTokenizer
+
+
+# The files by which tokenizers are told apart (tokenizer.cc).
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tekken.json")
 
 
 def wrong(what):
@@ -80,6 +87,13 @@ def found(tokenizer, messages, where):
     return ids, mask
 
 
+def made_by(folder):
+    """{file: bytes and checksum}, as examples/common/bits.h writes them."""
+    paths = [pathlib.Path(folder) / name for name in TOKENIZER_FILES]
+    contents = {path.name: path.read_bytes() for path in paths if path.is_file()}
+    return {name: f"{len(content)} bytes, CRC-32 {zlib.crc32(content):08x}" for name, content in contents.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("model", "chats", "out"):
@@ -100,7 +114,7 @@ def main():
                 own_ids, own_mask = marked(tokenizer, messages)
             else:
                 own_ids, own_mask = found(tokenizer, messages, where)
-        except TemplateError as error:  # roles that do not alternate, a system message
+        except TemplateError as error:  # e.g. roles that do not alternate
             wrong(f"{where}: the chat template refuses the conversation: {error}")
         if 1 not in own_mask:
             wrong(f"{where}: the chat template gives no token of an answer")
@@ -110,7 +124,7 @@ def main():
     if not ids:
         wrong(f"{given.chats} has no conversation")
     save_file({"ids": numpy.array(ids, numpy.int32), "mask": numpy.array(mask, numpy.uint8),
-               "offsets": numpy.array(offsets, numpy.int64)}, given.out)
+               "offsets": numpy.array(offsets, numpy.int64)}, given.out, metadata=made_by(given.model))
     print(f"{len(offsets) - 1} conversations, {len(ids)} tokens, {sum(mask)} of them in answers: {given.out}")
 
 

@@ -1,4 +1,5 @@
-// write_result: what a fine-tuning leaves, an adapter's folder or a model's.
+// write_result: writes the result of a fine-tuning, which is the folder of an adapter or of a
+// model.
 #ifndef FINE_TUNE_RESULT_H_
 #define FINE_TUNE_RESULT_H_
 

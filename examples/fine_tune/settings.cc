@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -14,6 +15,7 @@
 #include "command/wrong_value.h"
 #include "examples/common/bits.h"
 #include "examples/distributed/layout.h"
+#include "examples/fine_tune/tokenizer.h"
 #include "gpipe/saving/saving.h"
 #include "models/hugging_face.h"
 
@@ -78,6 +80,20 @@ std::string needed_path(const char* flag, const std::string& value, const std::s
   return command::user_path(value);
 }
 
+// Refuses flags that would do nothing beside `chosen`, unless they have their default.
+void refuse_idle(const char* chosen, const std::vector<const char*>& names, const char* why) {
+  std::vector<std::string> given;
+  for (const char* const name : names) {
+    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
+    if (flag->CurrentValue() == flag->DefaultValue()) continue;
+    given.push_back(absl::StrCat("--", name, "=", flag->CurrentValue()));
+  }
+  if (given.empty()) return;
+  throw std::invalid_argument(absl::StrCat(absl::StrJoin(given, ", "), ": with ", chosen, " ", why,
+                                           "; leave ", given.size() == 1 ? "it" : "them",
+                                           " out, or ", chosen));
+}
+
 void read_model(Settings& settings) {
   settings.model = needed_path("model", absl::GetFlag(FLAGS_model), "the folder of a model");
   if (!fs::is_directory(settings.model)) {
@@ -114,7 +130,11 @@ void read_model(Settings& settings) {
     if (targets.empty()) {
       throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
     }
-  } else if (settings.type != c10::ScalarType::Float) {
+  } else {
+    refuse_idle("--nolora", {"targets", "rank", "alpha", "lora_dropout", "dora", "merge"},
+                "there are no adapters, and the whole model is written");
+  }
+  if (!settings.lora && settings.type != c10::ScalarType::Float) {
     throw command::wrong_value("type", type,
                                "steps of --nolora would be lost in its rounding; give float32, and "
                                "--bfloat16 for products in bfloat16");
@@ -126,7 +146,9 @@ std::optional<Conversations> read_conversations(const char* flag, const std::str
                                                 const Settings& settings) {
   const std::string path = command::user_path(value);
   try {
-    return Conversations(path, settings.options.vocab_size(), settings.length);
+    Conversations read(path, settings.options.vocab_size(), settings.length);
+    check_tokenizer(read.made_by(), settings.model);
+    return read;
   } catch (const std::runtime_error& error) {
     throw command::wrong_value(flag, path, error.what());
   }
@@ -205,7 +227,7 @@ void read_flags(Settings& settings) {
 
 std::string bits_of(const Settings& settings, int64_t threads) {
   Json bits;
-  // The weights do not count: a checkpoint has them all.
+  // Of the model's folder only the config counts, because a checkpoint has all weights.
   bits["model"] = examples::content_of(command::read_file(settings.model + "/config.json"));
   bits["data"] = settings.training->content();
   bits["validation"] = settings.validation ? settings.validation->content() : "";

@@ -18,14 +18,14 @@
 namespace fine_tune {
 
 struct Settings : examples::PipelineSettings, examples::TrainingSettings {
-  // What is read.
+  // The model that is read.
   std::string model;  // the folder
   gpipe::models::TransformerOptions options = gpipe::models::TransformerKind::kLlama;
   std::optional<Conversations> training, validation;
   int64_t length = 0;
   bool packed = true;
 
-  // What trains.
+  // The parameters that train.
   std::optional<gpipe::models::LoraOptions> lora;  // none: all parameters
   c10::ScalarType type = c10::ScalarType::Float;
 
@@ -34,7 +34,7 @@ struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   int64_t patience = 0;  // 0: no early stop
   std::vector<int64_t> balance;
 
-  // What is written.
+  // The files that are written.
   std::string run;  // the folder of the checkpoints and the result
   bool merge = false;
   bool resume_anyway = false;
@@ -48,11 +48,11 @@ struct Settings : examples::PipelineSettings, examples::TrainingSettings {
 // with the flag and its value, for wrong values and for flags that do not go together.
 void read_flags(Settings& settings);
 
-// The settings that the bits of a run depend on (examples/common/bits.h); the layout is not part of
-// them. `threads`: those of each stage on the CPU; 0 if no stage is there.
+// The settings that the bits of a run depend on (examples/common/bits.h). The layout is not part of
+// them. `threads`: the threads of each stage on the CPU; 0 if no stage is there.
 std::string bits_of(const Settings& settings, int64_t threads);
 
-// Those that all processes of a run must have.
+// The flags that must be the same in all processes of a run, as text.
 std::string shared_flags(const Settings& settings);
 
 }  // namespace fine_tune

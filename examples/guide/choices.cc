@@ -38,7 +38,7 @@ torch::Tensor square(const gpipe::Tensors& outputs, const gpipe::Tensors& /*targ
   return outputs.at(0).square().mean();
 }
 
-// --- The measured layers sleep, so that the machine's cores do not matter.
+// --- measured layers, which sleep, so that the number of the machine's cores does not matter
 
 void sleep_for(double milliseconds) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));

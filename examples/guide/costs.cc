@@ -45,7 +45,7 @@ gpipe::GPipeOptions plain_options() {
       .cpu_threads_per_stage(1);
 }
 
-// The observer writes to `timeline`.
+// The features whose cost is measured. The feature with an observer writes to `timeline`.
 std::vector<Feature> features(gpipe::Timeline& timeline) {
   return {
       {"check_finite", plain_options(), gpipe::StepOptions().check_finite(true)},
@@ -57,7 +57,8 @@ std::vector<Feature> features(gpipe::Timeline& timeline) {
   };
 }
 
-// Steps with and without the feature, in turns, after one of each: the median of their ratios.
+// The cost of a feature: the median of the ratios of a step's time with the feature and without it.
+// The steps take turns. The first step of each does not count.
 double cost(const Feature& feature, const torch::Tensor& input, int64_t pairs) {
   gpipe::GPipe with(make_model(), feature.options);
   gpipe::GPipe without(make_model(), plain_options());

@@ -16,7 +16,7 @@ import sys
 import unittest
 
 GUIDE = pathlib.Path("docs/guide")
-# Blocks that no command prints again, by how they begin.
+# Blocks that no command prints again, by their first words, and why.
 OTHER_ON_EACH_MACHINE = {
     "Setup: balance {45, 44}": "measured",
     "a step: 236.4 ms": "measured",
@@ -56,7 +56,7 @@ def command(block):
 
 def missing(block, printed):
     """The first part of the block that is not in what was printed; None if there is none."""
-    known = lambda line: re.sub(r"namespace \d+", "namespace N", line.rstrip())  # numbers of a run
+    known = lambda line: re.sub(r"namespace \d+", "namespace N", line.rstrip())  # N differs
     printed = [known(line) for line in printed]
     at = 0
     for part in re.split(r"^ *\.\.\.\n", block, flags=re.MULTILINE):
@@ -151,7 +151,7 @@ class Schedules(unittest.TestCase):
             kinds = re.findall(r"`([\w-]+)`", row[0])
             for kind, held in zip(kinds, row[3].split(", ") if "," in row[3] else [row[3]] * len(kinds)):
                 for v in (2, 4) if row[1] == "v" else (int(row[1]),):
-                    if kind == "gpipe":  # its times are fill-drain's
+                    if kind == "gpipe":  # "gpipe" has the times of fill-drain
                         continue
                     makespan, peak, _ = printed[f"{kind} x{v}" if row[1] == "v" else kind]
                     value = lambda text: eval(  # pylint: disable=eval-used

@@ -28,7 +28,8 @@ namespace F = torch::nn::functional;
 
 constexpr int64_t kWords = 20;
 
-// Its weight is in another partition, and over processes in another process.
+// A head that is tied to the embedding. The embedding's weight is in another partition, and over
+// processes in another process.
 struct HeadImpl : nn::Module, gpipe::TiedLayer {
   explicit HeadImpl(torch::Tensor weight) : weight(std::move(weight)) {}
   torch::Tensor forward(torch::Tensor x) { return F::linear(x, weight); }
@@ -148,7 +149,8 @@ Outcome train(gpipe::GPipe& pipe, const std::string& path) {
   }
   std::vector<std::vector<torch::Tensor>> members(2);
   for (const auto& parameter : pipe->named_parameters()) {
-    if (left.erase(parameter.value().unsafeGetTensorImpl()) == 0) continue;  // of another process
+    // A parameter of another process is not in `left`.
+    if (left.erase(parameter.value().unsafeGetTensorImpl()) == 0) continue;
     members[parameter.key() == "0.weight" ? 0 : 1].push_back(parameter.value());
   }
   const std::vector<double> rates = {0.01, 0.02};  // of the embedding, and of all else

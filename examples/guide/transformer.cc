@@ -182,6 +182,19 @@ const guide::Chapter kTransformer("25", [] {
     guide::expect(
         cache.bytes() == gpipe::models::kv_cache_bytes(small_gpt2(), /*rows=*/2, /*length=*/16),
         "the cache is as large as is said");
+    const torch::Tensor last = next;
+    // [draw]
+    // A micro-batch is a row, and its loss is the token: all processes get it.
+    const auto draw = [](const gpipe::Tensors& outputs, const gpipe::Tensors& /*targets*/) {
+      return outputs.at(0).select(1, -1).argmax(-1).squeeze().to(torch::kDouble);
+    };
+    std::vector<double> tokens = writer->evaluate(cache.inputs(next), {}, draw).losses;
+    next = torch::tensor(tokens).to(torch::kLong).unsqueeze(1);  // (2, 1)
+    // [/draw]
+    for (const int64_t row : {0, 1}) cache.truncate(row, 15);
+    const torch::Tensor logits = writer->forward(cache.inputs(last))[0];
+    guide::expect(next.equal(logits.select(1, -1).argmax(-1, /*keepdim=*/true)),
+                  "the token is that of the logits");
   }
 });
 

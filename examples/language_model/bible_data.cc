@@ -45,7 +45,8 @@ class Codes {
     return code;
   }
 
-  // compress(1) writes eight codes at a time: before codes of another width the rest is skipped.
+  // compress(1) writes eight codes at a time. Before codes of another width the rest of a group of
+  // eight must be skipped.
   void end_group(uint32_t bits) {
     const size_t group = size_t{8} * bits;
     begin_ += (bit_ - begin_ + group - 1) / group * group;
@@ -58,7 +59,7 @@ class Codes {
   size_t begin_ = 0;  // the bit at which codes of this width begin
 };
 
-// Adds the text of a stream.
+// Expands a stream and appends its text to `text`.
 void expand(std::string_view stream, std::string& text) {
   struct Word {
     uint32_t before;  // the word that it prolongs
@@ -81,7 +82,8 @@ void expand(std::string_view stream, std::string& text) {
       previous = kNone;
       continue;
     }
-    // A word may be used before it is known: it is the word before, followed by its first byte.
+    // A code may be the very word that this code makes known. Then the word is the previous word,
+    // followed by the previous word's first byte.
     const bool unknown = previous != kNone && *code == size;
     if (*code >= size && !unknown) damaged("a code for no word");
     reversed.clear();

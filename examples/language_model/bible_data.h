@@ -12,7 +12,7 @@ namespace language_model {
 // The path of the package's file.
 inline constexpr char kBibleData[] = "/usr/lib/bible.data";
 
-// Whether a file with these contents is of this kind.
+// Whether a file with these contents is in the package's format.
 bool is_bible_data(const std::string& contents);
 
 // Returns the text: a line for each verse, "Ge1:1 In the beginning God created the heaven and the

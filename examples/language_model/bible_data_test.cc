@@ -34,13 +34,14 @@ std::string error_of(const std::string& contents) {
 TEST(DecompressBible, GivesThePackagesText) {
   const std::string data = test_file("genesis.data");
   EXPECT_TRUE(is_bible_data(data));
-  // Codes of 9 to 13 bits.
+  // These bytes have codes of 9 to 13 bits.
   EXPECT_EQ(decompress_bible(data), test_file("genesis.txt"));
 }
 
 TEST(DecompressBible, SeveralWindowsFollowEachOther) {
   const std::string data = test_file("genesis.data"), window = data.substr(99);
-  // Two windows: one more number, so that the first begins at byte 100.
+  // The header of a file with two windows has one number more, so the first window begins at byte
+  // 100.
   std::string two = data.substr(0, 88);
   const auto add = [&](size_t number) {
     for (const int shift : {24, 16, 8, 0}) two.push_back(static_cast<char>(number >> shift));
@@ -54,7 +55,8 @@ TEST(DecompressBible, SeveralWindowsFollowEachOther) {
 }
 
 TEST(DecompressBible, CodesAreForgottenAtAClear) {
-  // "ab", clear, "a", each of 9 bits; behind a clear the rest of eight codes is skipped.
+  // The stream has the codes "a", "b", clear, "a", of 9 bits each. Behind the clear the rest of the
+  // eight codes is skipped.
   std::string data = test_file("genesis.data").substr(0, 99);
   std::string stream(11, '\0');
   const auto put = [&](size_t bit, unsigned code) {

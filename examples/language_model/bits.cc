@@ -14,7 +14,7 @@ constexpr char kSchedule[] = "schedule";
 std::string bits_of(const Settings& settings, int64_t threads) {
   const auto& model = settings.model;
   Json bits;
-  // The text counts, and not the path of its file.
+  // The content of the text counts, not the path of its file.
   bits["text"] = examples::content_of(settings.text);
   bits["documents"] = settings.documents_are;
   bits["length"] = settings.length;
@@ -40,13 +40,16 @@ std::string shared_flags(const Settings& settings) {
   flags["stop_at"] = settings.stop_at;
   flags["validate_every"] = settings.validate_every;
   flags["validation_rows"] = settings.validation_rows;
+  flags["every_loss"] = settings.every_loss;
+  flags["resilient"] = settings.resilient;
+  flags["snapshot_every"] = settings.snapshot_every;
   flags["save_every"] = settings.save_every;
   flags["sample"] = settings.sample;
   flags["samples"] = settings.samples;
   flags["cache"] = settings.cache;
   flags["prompt"] = settings.prompt;
   flags["temperature"] = settings.temperature;
-  // Prompts may have any bytes.
+  // A prompt may have bytes that are not UTF-8, which dump() would refuse, so they are replaced.
   return flags.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -9,13 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "balance/commands/training_flags.h"
 #include "examples/language_model/settings.h"
+#include "gpipe/pipeline_setup.h"
 
 namespace language_model {
 namespace {
 
-using gpipe::balance::parse_schedule;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -24,7 +23,11 @@ using ::testing::ThrowsMessage;
 
 using Change = std::function<void(Settings&)>;
 
-// Fills in all settings, and then makes this change.
+gpipe::ScheduleChoice schedule_of(const std::string& name) {
+  return gpipe::choice_by_name(name, "--schedule");
+}
+
+// Gives all settings usual values, and then makes the change.
 void fill(Settings& settings, const Change& change) {
   settings.text = "In the beginning";
   settings.documents_are = "lines";
@@ -35,7 +38,7 @@ void fill(Settings& settings, const Change& change) {
   settings.steps = 24;
   settings.learning_rate = 0.02;
   settings.seed = 3;
-  settings.schedule = parse_schedule("1f1b");
+  settings.schedule = schedule_of("1f1b");
   settings.chunks = 4;
   change(settings);
 }
@@ -50,7 +53,7 @@ std::string bits(
 TEST(Bits, AreThoseOfWhateverLayout) {
   const std::vector<Change> layouts = {
       [](Settings& settings) { settings.path = "/elsewhere"; },
-      [](Settings& settings) { settings.schedule = parse_schedule("zb-v"); },
+      [](Settings& settings) { settings.schedule = schedule_of("zb-v"); },
       [](Settings& settings) {
         settings.balance = {3, 4};
       },
@@ -64,7 +67,7 @@ TEST(Bits, AreThoseOfWhateverLayout) {
   for (const Change& layout : layouts) {
     EXPECT_THAT(compare_bits(bits(), bits(layout)).flags, IsEmpty()) << bits(layout);
   }
-  // Replicas do not count either if the groups are the same.
+  // The number of replicas does not count either, if the number of groups is the same.
   const auto groups = [](int64_t number, int64_t replicas) {
     return bits([&](Settings& settings) {
       settings.groups = number;
@@ -73,7 +76,7 @@ TEST(Bits, AreThoseOfWhateverLayout) {
   };
   EXPECT_EQ(groups(4, 1), groups(4, 2));
   EXPECT_EQ(groups(2, 1), groups(0, 2));
-  // Threads do not count on accelerators.
+  // The number of threads does not count if no stage is on the CPU, which 0 stands for.
   EXPECT_THAT(compare_bits(bits([](Settings&) {}, 0), bits()).flags, IsEmpty());
   EXPECT_THAT(compare_bits(bits(), bits([](Settings&) {}, 0)).flags, IsEmpty());
 }
@@ -102,21 +105,23 @@ TEST(Bits, TellWhatIsAnother) {
       {[](Settings& settings) { settings.chunks = 2; }, "--chunks=4"},
       {[](Settings& settings) { settings.groups = 1; },
        "no --groups and no --replicas, of which each is a group"},
-      // --groups was not given, but follows from the replicas.
+      // --groups was not given. The number of groups follows from the replicas, so the message
+      // names both flags.
       {[](Settings& settings) { settings.replicas = 2; },
        "no --groups and no --replicas, of which each is a group"},
-      {[](Settings& settings) { settings.schedule = parse_schedule("gpipe"); },
+      {[](Settings& settings) { settings.schedule = schedule_of("gpipe"); },
        "a --schedule with the order of the checkpoint's"},
   };
   for (const auto& [change, flag] : changes) {
     EXPECT_EQ(flags_of_saved(compare_bits(bits(), bits(change))), flag);
   }
   EXPECT_EQ(flags_of_saved(compare_bits(bits(), bits([](Settings&) {}, 1))), "--threads=2");
-  // A single micro-batch has the same order under every schedule.
+  // With a single micro-batch gradients are summed in the same order under every schedule, so the
+  // schedule does not count.
   const auto with_one_micro_batch = [](const std::string& schedule) {
     return bits([&](Settings& settings) {
       settings.chunks = 1;
-      settings.schedule = parse_schedule(schedule);
+      settings.schedule = schedule_of(schedule);
     });
   };
   EXPECT_EQ(with_one_micro_batch("gpipe"), with_one_micro_batch("1f1b"));
@@ -157,7 +162,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
       {[](Settings& settings) { settings.learning_rate = 0.5; }, "--learning_rate"},
       {[](Settings& settings) { settings.seed = 5; }, "--seed"},
       {[](Settings& settings) { settings.packed = false; }, "--packed"},
-      {[](Settings& settings) { settings.schedule = parse_schedule("zb-h1"); }, "--schedule"},
+      {[](Settings& settings) { settings.schedule = schedule_of("zb-h1"); }, "--schedule"},
       {[](Settings& settings) { settings.zero = true; }, "--zero"},
       {[](Settings& settings) { settings.plain = true; }, "--plain"},
       {[](Settings& settings) { settings.stop_at = 3; }, "--stop_at"},
@@ -174,7 +179,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
     EXPECT_THAT(difference_of_ranks({one, one, flags(change)}),
                 StartsWith(flag + " must be the same on all ranks: rank 0 has "));
   }
-  // Each flag is named once, with the first rank that has another value.
+  // Each flag must be named once, with the first rank that has another value than rank 0.
   const std::string both = flags([](Settings& settings) {
     settings.seed = 5;
     settings.packed = false;
@@ -182,7 +187,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
   EXPECT_EQ(difference_of_ranks({one, flags(changes[1].first), both}),
             "--seed must be the same on all ranks: rank 0 has 3, rank 1 has 5\n"
             "--packed must be the same on all ranks: rank 0 has true, rank 2 has false");
-  // These flags may differ between machines, and between processes.
+  // These flags may differ between machines and between processes, so they are not compared.
   const std::string other = flags([](Settings& settings) {
     settings.path = "/elsewhere";
     settings.threads = 2;

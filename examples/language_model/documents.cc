@@ -11,8 +11,8 @@ int64_t token(const Piece& piece, int64_t place) {
   return is_byte ? static_cast<unsigned char>(piece.document[static_cast<size_t>(index)]) : kEnd;
 }
 
-// Removes the next document from the text, with what separates it from the next one, and returns it
-// with its end.
+// Removes the first document from the text, together with the separator behind it. Returns the
+// document, with its own newline.
 std::string_view take(std::string_view& text, Documents documents) {
   const std::string_view separator = documents == Documents::kLines ? "\n" : "\n\n";
   const size_t newline = text.find(separator);

@@ -27,7 +27,7 @@ enum class Documents : uint8_t {
 // The documents of a text, none of them empty. They point into the text.
 std::vector<std::string_view> split(std::string_view text, Documents documents);
 
-// A document as a model learns it, or a piece of one that is longer than a row.
+// A document as a model learns it, or a piece of a document that is longer than a row.
 struct Piece {
   std::string_view document;
   int64_t begin = 0;  // the first token: 0 is kEnd, 1 the document's first byte

@@ -23,7 +23,8 @@ TEST(Split, LinesAndParagraphs) {
   EXPECT_THAT(split("\n\n", Documents::kLines), IsEmpty());
 }
 
-// The pairs that are learned, "ids > targets" with '.' for the ends of a document, and how often.
+// The pairs that a model learns from the batch, as "ids > targets" with '.' for the ends of a
+// document, and how often each pair comes.
 std::map<std::string, int> learned(const Batch& batch) {
   const auto text = [](const at::Tensor& token) {
     const auto number = token.item<int64_t>();
@@ -56,7 +57,7 @@ TEST(PackedRows, EachTokenIsLearnedOnceBehindItsOwnDocument) {
     EXPECT_EQ(learned(all), kLearned);
     EXPECT_EQ(all.tokens, 26);
     EXPECT_EQ(all.targets.ne(kIgnored).sum().item<int64_t>(), 26);
-    // Padding is not a part of the document before it.
+    // Padding has another document number than the document before it.
     const at::Tensor change = all.documents.slice(1, 1) != all.documents.slice(1, 0, -1);
     const at::Tensor begins =
         all.targets.slice(1, 1).eq(kIgnored).logical_and(all.targets.slice(1, 0, -1).ne(kIgnored));
@@ -97,7 +98,7 @@ TEST(PackedRows, RowsFollowFromTheirNumberAlone) {
 }
 
 TEST(PackedRows, LittleIsPadding) {
-  // Lengths of 20 to 119.
+  // Documents of 20 to 119 bytes fill more than 95 % of rows of 256 tokens.
   std::vector<std::string> texts;
   for (size_t k = 0; k < 500; ++k) texts.emplace_back(20 + k * 37 % 100, 'x');
   PackedRows rows(cut({texts.begin(), texts.end()}, 256), 256, /*packed=*/true, 1);

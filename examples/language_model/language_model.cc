@@ -7,16 +7,20 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/balance.h"
@@ -40,6 +44,7 @@
 #include "examples/language_model/training.h"
 #include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/resilient/resilient_run.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/zero_optimizer.h"
 #include "machine/cores.h"
@@ -65,17 +70,24 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The output for people, written by one process only.
+// The output for people. Only one process writes it.
 class Output {
  public:
   explicit Output(bool on) : on_(on) {}
   void line(const std::string& text) const {
-    if (on_) std::cout << text << std::endl;
+    if (log_ != nullptr) {
+      log_(text);
+    } else if (on_) {
+      std::cout << text << std::endl;
+    }
   }
   bool on() const { return on_; }
+  // From now on all processes give their lines to `log`.
+  void give_to(std::function<void(const std::string& text)> log) { log_ = std::move(log); }
 
  private:
   bool on_;
+  std::function<void(const std::string& text)> log_;
 };
 
 torch::nn::Sequential make_model(const Settings& settings) {
@@ -86,7 +98,7 @@ torch::nn::Sequential make_model(const Settings& settings) {
 
 // --- The cut
 
-// A micro-batch to measure with.
+// A micro-batch with which the layers' times are measured.
 gpipe::Tensors sample_of(const Settings& settings, PackedRows& rows) {
   const Batch batch = rows.training(0, std::max<int64_t>(settings.batch / settings.chunks, 1));
   return {batch.ids, batch.documents};
@@ -162,7 +174,8 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
 
 using examples::KeepsGenerator;
 
-// The text without control characters, for a terminal: a model that has learned little writes some.
+// The text without control characters, for a terminal. A model that has learned little writes
+// control characters.
 std::string printable(std::string text) {
   for (char& letter : text) {
     const auto byte = static_cast<unsigned char>(letter);
@@ -202,8 +215,8 @@ std::vector<std::string> write(const Settings& settings, Network& network) {
   return texts;
 }
 
-// Refuses flags that differ between processes: the run would train wrongly without a message, or
-// stop in the middle.
+// Refuses flags that differ between processes, because the run would train wrongly without a
+// message, or stop in the middle.
 void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
   const std::string difference =
       difference_of_ranks(gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));
@@ -212,15 +225,20 @@ void expect_same_flags(const gpipe::World& processes, const Settings& settings) 
 
 class Run {
  public:
-  Run(const Settings& settings, const gpipe::World& world)
+  // `resilient`: makes the steps and the checkpoints, if it is not null; `on_phase`: is told of
+  // updates, if it is not null.
+  Run(const Settings& settings, const gpipe::World& world, gpipe::ResilientRun* resilient = nullptr,
+      std::function<void(const char* phase)> on_phase = nullptr)
       : settings_(settings),
         world_(world),
+        resilient_(resilient),
+        on_phase_(std::move(on_phase)),
         out_(world.rank() == 0),
         rows_(settings.training, settings.length, settings.packed, settings.seed),
         held_out_(settings.validation, settings.length, settings.packed, settings.seed) {
-    // Several processes would each stop after another step: there the first one that is interrupted
-    // ends the others.
-    if (world.size() == 1) interrupt_.emplace();
+    // Ctrl-C ends a single process after a whole step. Several processes would each stop after
+    // another step, so there the first process that is interrupted ends the others.
+    if (world.size() == 1 && resilient == nullptr) interrupt_.emplace();
   }
 
   // Finds all mistakes in the settings, here and together with those of the other processes.
@@ -230,11 +248,36 @@ class Run {
     check_resume();
   }
 
+  // What a ResilientRun needs of `run`, which lives as long as these parts do.
+  static gpipe::ResilientParts parts(const std::shared_ptr<Run>& run) {
+    torch::manual_seed(run->settings_.seed);  // as in run()
+    run->network_->train(true);
+    run->out_.give_to([log = run->resilient_](const std::string& text) { log->log(text); });
+    gpipe::ResilientParts parts;
+    parts.pipe = run->pipe_;
+    parts.optimizer = run->optimizer_;
+    parts.keep = [run] { return run->kept(); };
+    parts.put_back = [run](const std::string& kept) { run->put_back(kept); };
+    return parts;
+  }
+
+  // Makes the step of this number, from 0.
+  void make_step(int64_t step) {
+    go_to(step);
+    (void)train_step();
+    if (is_due()) report();
+  }
+
+  void end(int64_t steps) {
+    go_to(steps);
+    finish();
+  }
+
   int run() {
     if (settings_.explain) {
       explain(settings_, pipe_, step_options(settings_), rows_, *interrupt_, out_, json_);
     }
-    torch::manual_seed(settings_.seed);  // the seed of dropout; that of rank 0 counts
+    torch::manual_seed(settings_.seed);  // the seed of dropout; the seed of rank 0 counts
     resume();
     train();
     finish();
@@ -309,6 +352,9 @@ class Run {
     out_.line(absl::StrFormat("pipeline: --balance=%s, %d micro-batches, %s, checkpoint %s%s",
                               absl::StrJoin(balance, ","), settings_.chunks,
                               settings_.schedule.name, to_text(settings_.checkpoint), replicas));
+    for (const std::string& line : examples::idle_flags(settings_, pipe_->devices().front())) {
+      out_.line(line);
+    }
     json_["pipeline"] = {{"balance", balance},
                          {"chunks", settings_.chunks},
                          {"schedule", settings_.schedule.name},
@@ -327,6 +373,13 @@ class Run {
   void check_resume() const {
     if (settings_.resume.empty()) return;
     const std::string saved = gpipe::read_progress(settings_.resume).settings;
+    const Json json = Json::parse(saved, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("kept")) {
+      throw std::invalid_argument(
+          "--resume=" + settings_.resume +
+          ": a run with --resilient has saved it; give --resilient --save=" + settings_.resume +
+          ", which goes on from it");
+    }
     if (saved.empty()) {
       warn(
           "it does not say with which flags it was trained; with others than these the run goes "
@@ -359,10 +412,7 @@ class Run {
   void resume() {
     if (settings_.resume.empty()) return;
     const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
-    while (step_ < progress.step && row_ < progress.rows) {
-      row_ += rows_of_batch();
-      ++step_;
-    }
+    go_to(progress.step);
     if (step_ != progress.step || row_ != progress.rows) {
       throw std::invalid_argument(absl::StrFormat(
           "%s: after %d steps of another --batch, or with --short_last and without, %d rows",
@@ -374,8 +424,9 @@ class Run {
   }
 
   void save() {
-    if (settings_.save.empty()) return;
-    // The checkpoint would be the same again, except for the flags, with which nothing was trained.
+    if (settings_.save.empty() || resilient_ != nullptr) return;
+    // If no step was made, the checkpoint is not written again: only its flags would differ, and
+    // nothing was trained with these flags.
     if (step_ == begun_at_ && settings_.save == settings_.resume) return;
     const gpipe::Progress progress{step_, row_, {}, bits_};
     gpipe::save_checkpoint(pipe_, *optimizer_, progress, settings_.save);
@@ -387,60 +438,120 @@ class Run {
                                 : settings_.batch;
   }
 
+  // Sets the number of the next step, and its first row.
+  void go_to(int64_t step) {
+    if (step_ == step) return;
+    for (step_ = row_ = 0; step_ < step; ++step_) row_ += rows_of_batch();
+  }
+
+  // What must not be lost with this process, beside the model and the optimizer: the same in all
+  // processes, so without times.
+  std::string kept() const {
+    Json history = Json::array();
+    for (Json part : json_.value("history", Json::array())) {
+      part.erase("seconds");
+      history.push_back(std::move(part));
+    }
+    return Json{{"bits", bits_},
+                {"history", history},
+                {"steps", part_.steps},
+                {"tokens", part_.tokens},
+                // A number of JSON can be neither infinite nor NaN.
+                {"losses", absl::StrFormat("%a", part_.losses)}}
+        .dump();
+  }
+
+  void put_back(const std::string& text) {
+    const Json kept = Json::parse(text);
+    const BitsDifference difference = compare_bits(kept.at("bits"), bits_);
+    if (!difference.flags.empty()) {
+      throw std::invalid_argument("--save=" + settings_.save +
+                                  ": its run had other flags, and so other bits:\n" +
+                                  to_text(difference));
+    }
+    json_["history"] = kept.at("history");
+    part_ = {};
+    part_.steps = kept.at("steps");
+    part_.tokens = kept.at("tokens");
+    part_.losses = std::strtod(kept.at("losses").get<std::string>().c_str(), nullptr);
+  }
+
   void update(double learning_rate) {
     set_learning_rate(*optimizer_, learning_rate);
+    if (on_phase_ != nullptr) on_phase_("update");
     optimizer_->step();
+    if (on_phase_ != nullptr) on_phase_("step");
+  }
+
+  // Makes the next step. Returns its loss.
+  double train_step() {
+    const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
+    const auto begin = Clock::now();
+    const Batch batch = rows_.training(row_, rows_of_batch());
+    network_->module().zero_grad();
+    const double loss = network_->step(batch);
+    if (settings_.clip > 0) network_->clip(settings_.clip);
+    update(rate.at(step_));
+    row_ += batch.ids.size(0);
+    ++step_;
+    validation_.reset();
+    part_.add(loss, batch.tokens, seconds_since(begin));
+    if (settings_.every_loss) out_.line(absl::StrFormat("step %d loss %.17g", step_, loss));
+    return loss;
+  }
+
+  // Whether a validation follows the step that was made.
+  bool is_due() const {
+    return step_ % settings_.validate_every == 0 || step_ == settings_.stop_at;
+  }
+
+  void report() {
+    validate();
+    tell(part_);
+    part_ = {};
   }
 
   void train() {
-    const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
     const int64_t first = step_;
     std::optional<command::Progress> progress;
     if (out_.on()) {
       progress.emplace(std::cerr, "training", settings_.stop_at - first,
                        command::terminal_options(STDERR_FILENO));
     }
-    Part part;
     network_->train(true);
     while (step_ < settings_.stop_at && !interrupted()) {
-      const auto begin = Clock::now();
-      const Batch batch = rows_.training(row_, rows_of_batch());
-      network_->module().zero_grad();
-      const double loss = network_->step(batch);
-      if (settings_.clip > 0) network_->clip(settings_.clip);
-      update(rate.at(step_));
-      row_ += batch.ids.size(0);
-      ++step_;
-      validation_.reset();
-      part.add(loss, batch.tokens, seconds_since(begin));
+      const double loss = train_step();
       if (progress) progress->update(step_ - first, absl::StrFormat("loss %.3f", loss));
       if (settings_.save_every > 0 && step_ % settings_.save_every == 0) save();
-      if (step_ % settings_.validate_every != 0 && step_ != settings_.stop_at) continue;
-      validate();
+      if (!is_due()) continue;
       if (progress) progress->finish();
-      tell(part);
-      part = {};
+      report();
     }
   }
 
-  // Steps of training, since the last line.
+  // The steps of training since the last line of output.
   struct Part {
     int64_t steps = 0, tokens = 0;
-    double losses = 0, seconds = 0;
+    double losses = 0;
+    // The time in this process, which may not have made all of the steps.
+    int64_t timed_tokens = 0;
+    double seconds = 0;
 
     void add(double loss, int64_t batch_tokens, double took) {
       ++steps;
       tokens += batch_tokens;
       losses += loss;
+      timed_tokens += batch_tokens;
       seconds += took;
     }
     double loss() const { return losses / static_cast<double>(steps); }
+    double tokens_a_second() const { return static_cast<double>(timed_tokens) / seconds; }
   };
 
   void tell(const Part& part) {
     out_.line(absl::StrFormat(
         "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_, part.loss(),
-        *validation_, std::exp(*validation_), static_cast<double>(part.tokens) / part.seconds));
+        *validation_, std::exp(*validation_), part.tokens_a_second()));
     json_["history"].push_back({{"step", step_},
                                 {"loss", part.loss()},
                                 {"validation_loss", *validation_},
@@ -482,26 +593,79 @@ class Run {
       const auto replace = nlohmann::ordered_json::error_handler_t::replace;
       command::write_result(settings_.json, json_.dump(1, ' ', false, replace) + "\n");
     }
-    if (step_ < settings_.steps && !settings_.save.empty()) {
+    if (step_ < settings_.steps && !settings_.save.empty() && resilient_ == nullptr) {
       out_.line("go on with --resume=" + settings_.save);
     }
   }
 
   const Settings& settings_;
   gpipe::World world_;
+  gpipe::ResilientRun* const resilient_;
+  const std::function<void(const char* phase)> on_phase_;
   Output out_;
   std::optional<command::InterruptScope> interrupt_;
   PackedRows rows_, held_out_;
   gpipe::GPipe pipe_{nullptr};
   std::unique_ptr<Network> network_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::string bits_;  // the result of bits_of for this run
   Json json_;
   int64_t step_ = 0;
-  int64_t begun_at_ = -1;             // the step of the checkpoint from which the run goes on
-  int64_t row_ = 0;                   // the first row of the next mini-batch
+  int64_t begun_at_ = -1;  // the step of the checkpoint from which the run goes on
+  int64_t row_ = 0;        // the first row of the next mini-batch
+  Part part_;
   std::optional<double> validation_;  // the loss after step_
 };
+
+// Keeps in a file what this process is doing.
+class PhaseFile {
+ public:
+  explicit PhaseFile(const std::string& folder)
+      : file_(folder + "/" + std::to_string(getpid()), std::ios::trunc) {}
+  void write(const char* phase) {
+    file_.seekp(0);
+    file_ << absl::StrFormat("%-9s\n", phase) << std::flush;
+  }
+
+ private:
+  std::ofstream file_;
+};
+
+// Trains with the processes that are there, as often as some of them die.
+int run_resiliently(const Settings& settings) {
+  gpipe::ResilientOptions options;
+  if (!settings.phases.empty()) {
+    options.on_phase = [file = std::make_shared<PhaseFile>(settings.phases)](const char* phase) {
+      file->write(phase);
+    };
+  }
+  options.steps = settings.stop_at;
+  options.snapshot_every = settings.snapshot_every;
+  options.path = settings.save;
+  if (settings.save_every > 0) options.save_every = settings.save_every;
+  gpipe::ResilientRun resilient(options);
+  std::weak_ptr<Run> now;  // the parts of the ResilientRun own it, and end with each world
+  resilient.run(
+      [&](const gpipe::World& processes) {
+        expect_same_flags(processes, settings);
+        // As many of the replicas as the processes that are left can be shared among.
+        const int64_t replicas = std::gcd(processes.size(), settings.replicas);
+        if (replicas != settings.replicas && processes.rank() == 0) {
+          std::cerr << absl::StrCat("language_model: --replicas=", settings.replicas, ", but ",
+                                    processes.size(), " processes are shared among ", replicas,
+                                    "\n");
+        }
+        const auto run =
+            std::make_shared<Run>(settings, distributed::world_of_replicas(processes, replicas),
+                                  &resilient, options.on_phase);
+        run->prepare();
+        now = run;
+        return Run::parts(run);
+      },
+      [&](gpipe::ResilientParts&, int64_t step) { now.lock()->make_step(step); },
+      [&](gpipe::ResilientParts&, int64_t steps) { now.lock()->end(steps); });
+  return 0;
+}
 
 }  // namespace
 }  // namespace language_model
@@ -518,5 +682,9 @@ int main(int argc, char** argv) {
             *settings, distributed::world_of_replicas(processes, settings->replicas));
         run->prepare();
         return [settings, run] { return run->run(); };
+      },
+      [&]() -> std::function<int()> {
+        if (!settings->resilient) return nullptr;
+        return [settings] { return language_model::run_resiliently(*settings); };
       });
 }

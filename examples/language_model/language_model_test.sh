@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the whole program: that its bits are the same under every cut, schedule and number of processes, and after a stop;
-# that it learns; and its messages about mistakes.
+# Tests the whole program. Its bits must be the same under every cut, schedule and number of
+# processes, and after a stop. It must learn, and name mistakes.
 #   language_model_test.sh PROGRAM TEXT LAUNCH
 set -u
 program=$1
@@ -53,7 +53,8 @@ head -c 300 "$text" >"$work/cut.data"
 expect_mistake "give a longer text" "${tiny[@]}" --text="$work/cut.data"
 if [ ! -e /usr/lib/bible.data ]; then expect_mistake "install Debian's package bible-kjv-text"; fi
 
-# hash_of NAME COMMAND...: the parameters' hash that a run prints.
+# hash_of NAME COMMAND...: runs the command, and prints the hash of the parameters that the run
+# prints.
 hash_of() {
   local name=$1
   shift
@@ -73,7 +74,18 @@ expect_same recomputes "$program" "${tiny[@]}" --balance=1,4,2 --checkpoint=alwa
 expect_same v_shape "$program" "${tiny[@]}" --stages=4 --schedule=zb-v
 expect_same processes "$launch" --processes=2 -- "$program" "${tiny[@]}"
 
-# A run that is stopped twice, and goes on under other cuts, once over processes.
+# With --resilient a run without deaths is the same, also if its checkpoint is there already.
+resilient=("$launch" --processes=2 -- "$program" "${tiny[@]}" --resilient --snapshot_every=5 --save="$work/resilient")
+expect_same resilient "${resilient[@]}" --json="$work/resilient.json"
+expect_same resilient_again "${resilient[@]}"
+grep -q "goes on from step 24 of" "$work/resilient_again.err.log" || fail "--resilient does not go on"
+expect_mistake "give --threads=N" "${tiny[@]}" --resilient --threads=0
+expect_mistake "give --groups=3, or a multiple" "${tiny[@]}" --resilient --replicas=3
+expect_mistake "leave out --plain and --explain" "${tiny[@]}" --resilient --plain
+expect_mistake "leave out --resume" "${tiny[@]}" --resilient --save="$work/resilient" --resume_saved
+expect_mistake_of_ranks 2 "--snapshot_every=0" "$program" "${tiny[@]}" --resilient --snapshot_every=0
+
+# A run that is stopped twice and goes on under other cuts, once over processes, has the same hash.
 hash_of stopped "$program" "${tiny[@]}" --stop_at=7 --save="$work/run/last" >/dev/null
 grep -q "go on with --resume" "$work/stopped.log" || fail "how to go on"
 hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work/run/last" --stop_at=15 \
@@ -85,7 +97,7 @@ hash_of first_part "$program" "${tiny[@]}" --stop_at=7 --save="$work/own" --resu
 grep -q "resumed" "$work/first_part.log" && fail "resumed from nothing"
 expect_same second_part "$program" "${tiny[@]}" --save="$work/own" --resume_saved
 grep -q "resumed after step 7" "$work/second_part.log" || fail "not resumed from its own checkpoint"
-# A folder that was made for the checkpoint has none yet.
+# A run begins anew if the folder was made for the checkpoint and has none yet.
 mkdir "$work/made"
 expect_same made "$program" "${tiny[@]}" --save="$work/made" --resume_saved
 grep -q "resumed" "$work/made.log" && fail "resumed from an empty folder"
@@ -96,7 +108,8 @@ grep -q "no step is left to train" "$work/made_again.log" || fail "a run that ha
 before=$(cat "$work/made"/* | cksum)
 expect_same made_otherwise "$program" "${tiny[@]}" --save="$work/made" --resume_saved --resume_anyway --learning_rate=0.5
 [ "$(cat "$work/made"/* | cksum)" = "$before" ] || fail "a checkpoint is written again with flags that trained nothing"
-# The first and the last partition share a matrix.
+# With --tied the first and the last partition share a matrix, so the parameters differ from those
+# without.
 tied=$(hash_of tied "$program" "${tiny[@]}" --tied --balance=3,4 --json="$work/tied.json")
 [[ ${tied} =~ ^[0-9a-f]{16}$ && $tied != "$through" ]] || fail "--tied: parameters $tied"
 for layout in "one_tied $program" "two_tied $launch --processes=2 -- $program"; do
@@ -104,10 +117,10 @@ for layout in "one_tied $program" "two_tied $launch --processes=2 -- $program"; 
   hash=$(hash_of "${words[@]}" "${tiny[@]}" --tied --zero)
   [ "$hash" = "$tied" ] || fail "${words[0]}: parameters $hash instead of $tied"
 done
-# Over processes all of them end so, and one says why: because of flags, ...
+# Over processes, a mistake ends all of them, and one says why. The mistake may be in the flags, ...
 expect_mistake_of_ranks 2 ".*did you mean --steps?" "$program" "${tiny[@]}" --step=3
 expect_mistake_of_ranks 2 ".*give llama or gpt2" "$program" "${tiny[@]}" --model=bert
-# ... because of values that do not fit the number of processes, ...
+# ... or in values that do not fit the number of processes, ...
 expect_mistake "--replicas=3: each has as many processes, and there is 1 process" "${tiny[@]}" --replicas=3
 expect_mistake_of_ranks 2 "--replicas=3: .* there are 2 processes; start 3 or a multiple" \
   "$program" "${tiny[@]}" --replicas=3
@@ -117,12 +130,13 @@ expect_mistake_of_ranks 2 "--explain measures within one process" "$program" "${
 expect_mistake_of_ranks 2 "--plain trains a whole model in each process" "$program" "${tiny[@]}" --plain
 expect_mistake_of_ranks 2 "--devices: 2 of them; several processes have one device each" \
   "$program" "${tiny[@]}" --devices=cpu,cpu
-# ... and because of a mistake that only one of them finds.
+# ... or be one that only one of the processes finds.
 by_rank 1 --resume="$work/none" "$program" "${tiny[@]}"
 expect_mistake_of_ranks 2 "rank 1: --resume=$work/none: there is no such folder" "${command[@]}"
 by_rank 0 --groups=3 "$program" "${tiny[@]}" --resume="$work/run/last"
 expect_mistake_of_ranks 2 ".*must be the same on all ranks" "${command[@]}"
-# Flags that are right in each process but differ, which would train wrongly (bits_test has each).
+# Flags that are right in each process but differ are refused, because the run would train wrongly.
+# bits_test tries each flag.
 for flag in --learning_rate=0.5 --seed=5 --nopacked --sample=9 --plain; do
   name=${flag%%=*}
   by_rank 1 "$flag" "$program" "${tiny[@]}"
@@ -146,12 +160,12 @@ expect_mistake_of_ranks 2 ".*the run would go on with other bits" "$program" "${
 anyway=$(hash_of anyway "$program" "${again[@]}" --groups=3 --dropout=0 --resume_anyway)
 [[ ${anyway} =~ ^[0-9a-f]{16}$ && $anyway != "$through" ]] || fail "--resume_anyway: parameters $anyway"
 grep -q -e "--groups: none in the checkpoint, 3 now" "$work/anyway.log" || fail "--resume_anyway says nothing"
-# Checkpoints that cannot be resumed.
+# These checkpoints cannot be resumed, even with --resume_anyway.
 "$program" "${again[@]}" --batch=3 --resume_anyway >"$work/batch.log" 2>&1
 grep -q "of another --batch" "$work/batch.log" || fail "another --batch"
 "$program" "${again[@]}" --width=32 --resume_anyway >"$work/width.log" 2>&1
 grep -q "and F32 \[257, 32\] in the model" "$work/width.log" || fail "another --width"
-# A checkpoint from before the program saved its flags.
+# A checkpoint without flags (the program did not always save them) is resumed, with a warning.
 cp -r "$work/run/last" "$work/old"
 python3 - "$work/old/progress.safetensors" <<'END' || fail "a checkpoint without flags"
 import json, struct, sys, zlib
@@ -170,7 +184,7 @@ END
 expect_same old "$program" "${tiny[@]}" --resume="$work/old"
 grep -q "warning: .*it does not say with which flags" "$work/old.err.log" || fail "no warning about an old checkpoint"
 
-# A hash that never changes would show nothing.
+# Another seed must give another hash, because a hash that never changes would show nothing.
 other=$(hash_of other "$program" "${tiny[@]}" --balance=3,4 --seed=1)
 [ "$other" != "$through" ] || fail "another seed, the same parameters"
 
@@ -192,13 +206,15 @@ through, plain, pipeline, half = map(read, ["through", "plain", "no_dropout", "b
 assert through["pipeline"]["balance"] == [3, 4] and through["pipeline"]["chunks"] == 3
 first, last = through["history"]
 assert (first["step"], last["step"]) == (12, 24)
-# Bytes, uniform, have 5.55.
+# A model that gives each byte the same probability has a loss of 5.55.
 assert last["validation_loss"] < first["validation_loss"] < 4.5, through["history"]
 assert last["validation_loss"] < 3.6, through["history"]
 assert through["validation_loss"] == last["validation_loss"]
 assert abs(through["perplexity"] - math.exp(last["validation_loss"])) < 1e-9
 assert plain["pipeline"] is None
-# Without the head's matrix: 257 bytes and the end of a document, 16 wide.
+untimed = lambda run: [{key: part[key] for key in part if key != "seconds"} for part in run["history"]]
+assert untimed(read("resilient")) == untimed(through) and read("resilient")["samples"] == through["samples"]
+# With --tied the head's matrix is missing: 257 tokens (the bytes and the end of a document), 16 numbers each.
 assert read("tied")["network"]["parameters"] == through["network"]["parameters"] - 257 * 16
 for a, b, c in zip(plain["history"], pipeline["history"], half["history"]):
     assert abs(a["loss"] - b["loss"]) < 1e-3 * a["loss"], (a, b)

@@ -16,7 +16,7 @@ namespace {
 using gpipe::Tensors;
 
 at::Tensor drawn(const at::Tensor& logits, double temperature, const at::Generator& generator) {
-  // Draws on the CPU, where the generator is.
+  // Tokens are drawn on the CPU, because the generator is there.
   const at::Tensor last = logits.select(1, -1).to(at::TensorOptions(at::kCPU).dtype(at::kFloat));
   if (temperature == 0) return last.argmax(-1);
   return at::multinomial((last / temperature).softmax(-1), 1, /*replacement=*/false, generator);
@@ -81,9 +81,9 @@ class Pipeline : public Network {
   // the last process only. A micro-batch is a row, so that each row has a result of its own.
   std::vector<int64_t> draw(const Tensors& inputs, double temperature,
                             const at::Generator& generator) override {
-    TORCH_CHECK_VALUE(inputs.at(0).size(0) <= most_draws(), "there are ", inputs.at(0).size(0),
-                      " rows, and ", most_draws(),
-                      " micro-batches of the first replica to draw a token in");
+    TORCH_CHECK_VALUE(inputs.at(0).size(0) <= most_draws(), "draw() was given ",
+                      inputs.at(0).size(0), " rows, but takes at most ", most_draws(),
+                      ": the first replica draws a token in each of its micro-batches");
     const Autocast autocast(first().type(), bfloat16_);
     const gpipe::LossFn draw_as_loss = [&](const Tensors& outputs, const Tensors& /*targets*/) {
       return drawn(outputs.at(0), temperature, generator).to(at::kDouble).squeeze();

@@ -23,7 +23,7 @@ class Network {
   // Returns the mean loss over the mini-batch's tokens, and adds its gradients to those of the
   // parameters. Each replica (World::grid) is given all rows, and takes its own.
   virtual double step(const Batch& batch) = 0;
-  // Returns the same loss without computing gradients.
+  // Returns the loss that step() would return, without computing gradients.
   virtual double evaluate(const Batch& batch) = 0;
   // Scales all gradients so that their norm is at most `norm`.
   virtual void clip(double norm) = 0;
@@ -32,10 +32,10 @@ class Network {
   // documents, or what a KvCache makes of them, on the CPU; at most most_draws() rows.
   virtual std::vector<int64_t> draw(const gpipe::Tensors& inputs, double temperature,
                                     const at::Generator& generator) = 0;
-  // The most rows that draw() takes: so many that the first replica has all of them, and with them
-  // their part of a KvCache.
+  // The most rows that draw() takes. The number is such that the first replica has all rows, and
+  // with them all of a KvCache.
   virtual int64_t most_draws() const = 0;
-  // The model, for a KvCache, and to forget gradients.
+  // The model, as a KvCache and zero_grad() need it.
   virtual torch::nn::Module& module() = 0;
   // The parameters of this process.
   virtual std::vector<at::Tensor> parameters() = 0;
@@ -43,7 +43,7 @@ class Network {
   virtual void train(bool on) = 0;
 };
 
-// The plain model on the CPU: each mini-batch as a whole, with all threads.
+// The plain model on the CPU. It computes each mini-batch as a whole, with all threads.
 std::unique_ptr<Network> make_plain(const torch::nn::Sequential& model, bool bfloat16);
 
 std::unique_ptr<Network> make_pipeline(const gpipe::GPipe& pipe, const gpipe::StepOptions& options,

@@ -48,8 +48,8 @@ std::unique_ptr<Network> make(gpipe::models::TransformerKind kind, std::vector<i
   return make_pipeline(pipe, gpipe::StepOptions().weight(count_tokens), /*bfloat16=*/false);
 }
 
-// With micro-batches of less and more padding, and rows of one document and of several, the loss is
-// always that over all tokens, and so are its gradients.
+// The loss is always the mean over all tokens, and its gradients are those of that mean: whether
+// micro-batches have less or more padding, and rows one document or several.
 TEST(Network, LossAndGradientsDependNeitherOnRowsNorOnCuts) {
   for (const auto kind :
        {gpipe::models::TransformerKind::kLlama, gpipe::models::TransformerKind::kGPT2}) {
@@ -66,7 +66,7 @@ TEST(Network, LossAndGradientsDependNeitherOnRowsNorOnCuts) {
                                     plain_parameters = plain->parameters();
       ASSERT_EQ(have.size(), plain_parameters.size());
       for (size_t k = 0; k < have.size(); ++k) {
-        // The tolerance is for sums in another order, in float32.
+        // The tolerance allows for sums in another order, in float32.
         const double largest = plain_parameters[k].grad().abs().max().item<double>();
         const double off = (have[k].grad() - plain_parameters[k].grad()).abs().max().item<double>();
         EXPECT_LE(off, 1e-5 * (largest + 1e-2)) << "parameter " << k << ", packed " << packed;
@@ -83,7 +83,8 @@ TEST(Network, DrawsTheSameTokensWithAPipelineAndWithout) {
     const at::Generator generator = at::detail::createCPUGenerator(3);
     std::vector<int64_t> tokens;
     for (int k = 0; k < 8; ++k) {
-      // Two rows at once, of which the second is drawn behind the first.
+      // draw() gets two equal rows at once. The second row's token is drawn after the first row's,
+      // with the next random number.
       const std::vector<int64_t> two =
           network.draw({ids.repeat({2, 1}), at::zeros({2, 3}, at::kLong)}, temperature, generator);
       tokens.insert(tokens.end(), two.begin(), two.end());

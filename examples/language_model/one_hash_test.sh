@@ -3,8 +3,9 @@
 # stages, replicas, processes and threads, under every schedule that promises it, with mini-batches that do not
 # divide and shorter last ones, and for a run that is stopped and goes on in another layout.
 #   one_hash_test.sh PROGRAM TEXT LAUNCH [all]
-# With `all`: 200 steps in every layout of 1, 2 and 4 stages in 1, 2 and 4 replicas. Without, each stages, replicas and
-# schedule in some layout, and fewer steps of a shorter text.
+# With `all` the test makes 200 steps in every layout of 1, 2 and 4 stages in 1, 2 and 4 replicas.
+# Without `all` each number of stages, number of replicas and schedule is in some layout, and there
+# are fewer steps with a shorter text.
 set -u
 program=$1
 text=$2
@@ -15,13 +16,15 @@ source command/program_testing.sh
 steps=20 lines=24
 [ "$how" = some ] || steps=200 lines=102
 head -n "$lines" "$text" >"$work/text.txt"
-# 15 rows in 8 micro-batches are 2 each, and 1. An epoch ends with so few that a replica may have none.
+# 15 rows are cut into 8 micro-batches: seven of 2 rows and one of 1. At the end of an epoch there are so few rows that
+# a replica may have none.
 tiny=(--text="$work/text.txt" --length=48 --width=16 --heads=2 --blocks=3 --batch=15 --short_last --chunks=8 --groups=4
   "--steps=$steps" --warm_up=4 --dropout=0.1 --threads=1 --learning_rate=0.02 --clip=0.5
   "--validate_every=$((steps / 2))" --validation_rows=5 --samples=2 --sample=30 --temperature=1)
 
 runs=0
-# run NAME PROCESSES FLAG...: the output of a run over so many processes goes to $work/NAME.log and NAME.json.
+# run NAME PROCESSES FLAG...: runs the program over PROCESSES processes. Its output goes to
+# $work/NAME.log and NAME.json.
 run() {
   local name=$1 processes=$2
   shift 2
@@ -43,11 +46,12 @@ expect_same() {
   echo "$*: the same"
 }
 
-# Processes, replicas, stages, schedule.
+# Layouts: the numbers of processes, of replicas and of stages, and the schedule.
 layouts=("1 1 4 zb-v" "1 1 4 sequential" "1 1 2 fill-drain" "2 1 2 zb-h2" "2 1 4 looped-bfs" "4 1 4 zb-h1"
   "2 2 1 1f1b" "2 2 4 zb-interleaved" "4 2 2 1f1b" "4 2 4 dualpipe-v" "4 2 4 v-min" "4 4 1 1f1b" "4 4 2 interleaved"
   "4 4 4 v-half")
-# add REPLICAS STAGES WORKERS SCHEDULE...: with all numbers of processes among which the workers can be shared.
+# add REPLICAS STAGES WORKERS SCHEDULE...: adds a layout for each number of processes among which
+# the workers can be shared.
 add() {
   local schedule each
   for schedule in "${@:4}"; do
@@ -68,7 +72,7 @@ if [ "$how" = all ]; then
   done
 fi
 
-# A new schedule is not in any layout yet.
+# Each schedule that the program knows must be in a layout.
 "$program" "${tiny[@]}" --schedule=? 2>&1 | grep -o "there are .*" | sed 's/there are //' | tr -d ' ' | tr ',' '\n' |
   sort >"$work/schedules"
 printf '%s\n' "${layouts[@]}" gpipe | awk '{ print $NF }' | sort -u | diff "$work/schedules" - ||
@@ -82,7 +86,8 @@ for layout in "${layouts[@]}"; do
   expect_same "${layout// /_}" "$processes" "--replicas=$replicas" "--stages=$stages" "--schedule=$schedule" "$zero"
 done
 
-# Runs that are stopped, within an epoch or between two, and go on elsewhere, from states in one piece or in shares.
+# Runs that are stopped, within an epoch or between two epochs, go on in another layout. The
+# optimizer's states are saved in one piece or in shares of the replicas.
 run from_replicas 4 --replicas=2 --schedule=zb-h1 --zero "--stop_at=$((steps * 7 / 20))" --save="$work/first"
 run through_threads 1 --stages=4 --schedule=zb-v "--stop_at=$((steps * 13 / 20))" --resume="$work/first" \
   --save="$work/first"
@@ -93,7 +98,8 @@ expect_same to_replicas 4 --replicas=4 --zero --resume="$work/first"
 run from_one 1 --stages=1 "--stop_at=$((steps * 11 / 20))" --save="$work/second"
 expect_same to_pipelines 4 --replicas=2 --balance=3,6 --checkpoint=always --resume="$work/second"
 
-# A hash that never changes would show nothing. Groups and short mini-batches are there, and count.
+# Fewer steps, another number of groups, and no short mini-batches must give other hashes, because a
+# hash that never changes would show nothing.
 expect_other() {
   run "$@"
   [ "$hash" != "$alone" ] || fail "$*: the same parameters"
@@ -114,7 +120,7 @@ for path, run in read.items():
     compared += 1
     assert run["validation_loss"] == alone["validation_loss"], path
     assert run["samples"] == alone["samples"], path
-    # A resumed run has a part of the values.
+    # A resumed run ("/to_") has only a part of the history, so only its last entry is compared.
     assert of(run) == of(alone) or "/to_" in path, (path, of(run), of(alone))
     assert of(run)[-1][:1] == of(alone)[-1][:1], path
 assert compared == int(sys.argv[2]), (compared, sys.argv[2])

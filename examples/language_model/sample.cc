@@ -22,7 +22,7 @@ at::Tensor ids_of(const Tokens& tokens, int64_t begin, int64_t end) {
 
 int64_t size_of(const Tokens& tokens) { return static_cast<int64_t>(tokens.size()); }
 
-// Draws the next token of each row's document. It is given all tokens of the document so far.
+// Draws the next token of each row's document, from all tokens of the document so far.
 class Writer {
  public:
   Writer(Network& network, const SampleOptions& options)
@@ -38,7 +38,8 @@ class Writer {
   Tokens draw(const gpipe::Tensors& inputs) {
     return network_.draw(inputs, options_.temperature, generator_);
   }
-  // Runs a forward whose token is not needed, and which draws no number.
+  // Runs a forward for tokens that are known. The temperature is 0, so that no random number is
+  // drawn.
   void look_at(const gpipe::Tensors& inputs) { (void)network_.draw(inputs, 0, generator_); }
 
  private:
@@ -90,12 +91,12 @@ class CachedWriter : public Writer {
   }
 
  private:
-  // How many tokens of its document a row has seen, including those that it has forgotten.
+  // How many tokens of its document a row has seen, including tokens that the cache has dropped.
   int64_t seen(int64_t row) const { return begins_[row] + cache_.tokens(row); }
 
   void make_room(int64_t row, const Tokens& document) {
     const int64_t end = size_of(document);
-    if (end <= seen(row)) {  // another document
+    if (end <= seen(row)) {  // the row has begun another document
       cache_.truncate(row, 0);
       begins_[row] = 0;
     }
@@ -106,7 +107,7 @@ class CachedWriter : public Writer {
   }
 
   gpipe::models::KvCache cache_;
-  std::vector<int64_t> begins_;  // [row] the document's token that is the cache's first
+  std::vector<int64_t> begins_;  // [row] which token of the document is the cache's first
 };
 
 }  // namespace

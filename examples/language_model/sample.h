@@ -11,12 +11,12 @@
 namespace language_model {
 
 struct SampleOptions {
-  int64_t samples = 1;  // written at the same time, each a row; at most Network::most_draws()
-  int64_t bytes = 300;  // of each
+  int64_t samples = 1;  // the number of texts, each a row; at most Network::most_draws()
+  int64_t bytes = 300;  // of each text
   std::string prompt;
   double temperature = 1;
   uint64_t seed = 0;
-  // The most tokens that the network looks back at.
+  // How many tokens the network looks back at, at most.
   int64_t length = 256;
   // Whether keys and values of earlier tokens are kept (models/kv_cache.h). If not, each byte takes
   // a forward over all tokens before it.

@@ -24,7 +24,7 @@ torch::nn::Sequential make_model(gpipe::models::TransformerKind kind) {
   options.vocab_size(kVocabulary).max_positions(kLength).hidden_size(16).num_layers(2).num_heads(2);
   options.intermediate_size(32).tied(false).packed(true).initializer_range(0.2);
   torch::nn::Sequential model = gpipe::models::transformer(options);
-  // Makes the ends of documents frequent, as in short documents.
+  // Makes the token at the end of a document more probable, so that texts have ends of documents.
   const at::NoGradGuard no_grad;
   model->named_parameters()["head.weight"][kEnd].mul_(4);
   return model;
@@ -58,7 +58,8 @@ TEST(Samples, AreTheSameWithACacheAndWithout) {
       for (const bool plain : {false, true}) {
         for (const bool cache : {false, true}) {
           const auto network = make_network(kind, plain);
-          // A text that does not look back further than the length: 5 tokens of the prompt, 7 more.
+          // The text has 5 tokens of the prompt and 7 more, so the model never looks back further
+          // than the length.
           SampleOptions some = options(3, 7, cache);
           some.temperature = temperature;
           all.push_back(write_samples(*network, some));
@@ -72,7 +73,8 @@ TEST(Samples, AreTheSameWithACacheAndWithout) {
   }
 }
 
-// Rows reach the ends of documents at different times, and begin anew there.
+// Rows reach the ends of documents at different times. Each goes on there with a new document, with
+// and without a cache.
 TEST(Samples, GoOnBehindADocumentsEndAndAFullCache) {
   for (const auto kind :
        {gpipe::models::TransformerKind::kLlama, gpipe::models::TransformerKind::kGPT2}) {

@@ -42,6 +42,8 @@ ABSL_FLAG(
     "Whether the last mini-batch of an epoch has only the rows that are left. Otherwise it is "
     "filled from the next epoch.");
 ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
+ABSL_FLAG(bool, every_loss, false,
+          "Print the loss of each step, with all its digits, to compare runs.");
 
 ABSL_FLAG(
     std::optional<int64_t>, stages, std::nullopt,
@@ -68,6 +70,16 @@ ABSL_FLAG(
     bool, resume_anyway, false,
     "With --resume: go on even with other flags than those of the checkpoint, and so with other "
     "bits than the run that was stopped would have had.");
+ABSL_FLAG(
+    bool, resilient, false,
+    "Go on when processes die, from the memory of the others, or from the checkpoint in --save: "
+    "under launch --restarts=N, which starts them again.");
+ABSL_FLAG(
+    int64_t, snapshot_every, 10,
+    "With --resilient: steps between two copies of the state in the memory of two processes.");
+ABSL_FLAG(std::string, phases, "",
+          "With --resilient: a folder, in which each process keeps a file, named by the number of "
+          "the process, with what it is doing: for tests that kill it.");
 ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
 
 ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
@@ -90,7 +102,7 @@ using command::at_least;
 using command::in_range;
 
 constexpr int64_t kMost = int64_t{1} << 30;
-constexpr size_t kHeldOut = 20;  // one of as many documents
+constexpr size_t kHeldOut = 20;  // one of 20 documents is for validation
 
 void read_text(Settings& settings, command::FileFlags& files) {
   settings.path = command::user_path(absl::GetFlag(FLAGS_text));
@@ -151,13 +163,15 @@ void read_model(Settings& settings) {
       .tied(absl::GetFlag(FLAGS_tied))
       .packed(true)
       .fused_attention(true);
-  // Llama's MLP has three matrices where GPT-2's has two.
+  // Llama's MLP has three matrices, GPT-2's has two, so Llama's are narrower: 8/3 of the width
+  // instead of 4.
   if (kind == "llama") settings.model.intermediate_size(std::max<int64_t>(width * 8 / 3, 1));
   models::check(settings.model);
 }
 
 void read_training(Settings& settings) {
   examples::read_training_flags(settings);
+  settings.every_loss = absl::GetFlag(FLAGS_every_loss);
   settings.short_last = absl::GetFlag(FLAGS_short_last);
   settings.validation_rows = in_range("validation_rows", absl::GetFlag(FLAGS_validation_rows), 1);
   settings.sample = in_range("sample", absl::GetFlag(FLAGS_sample), 0, kMost);
@@ -202,7 +216,7 @@ void read_pipeline(Settings& settings) {
   settings.explain = absl::GetFlag(FLAGS_explain);
 }
 
-// Refuses a path that save_checkpoint would refuse, but only at the end of the training.
+// Refuses a path now that save_checkpoint would refuse only at the end of the training.
 void check_save(const std::string& path) {
   try {
     gpipe::check_checkpoint_path(path);
@@ -211,7 +225,8 @@ void check_save(const std::string& path) {
   }
 }
 
-// Makes the parent of the checkpoint's folder if it does not exist.
+// Reads the flags that name files. Makes the parent of the checkpoint's folder if it does not
+// exist.
 void read_files(Settings& settings, command::FileFlags& files) {
   settings.save = command::user_path(absl::GetFlag(FLAGS_save));
   settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
@@ -276,6 +291,41 @@ void check_plain(const Settings& settings) {
   }
 }
 
+// Another number of processes must not change the bits, nor must what is not repeated.
+void read_resilient(Settings& settings) {
+  settings.resilient = absl::GetFlag(FLAGS_resilient);
+  settings.snapshot_every =
+      in_range("snapshot_every", absl::GetFlag(FLAGS_snapshot_every), 1, kMost);
+  settings.phases = command::user_path(absl::GetFlag(FLAGS_phases));
+  if (!settings.phases.empty()) command::check_writable_folder("--phases", settings.phases);
+  if (!settings.resilient) {
+    if (!settings.phases.empty()) {
+      throw std::invalid_argument("--phases is for --resilient: give both, or leave it out");
+    }
+    return;
+  }
+  if (settings.plain || settings.explain) {
+    throw std::invalid_argument("--resilient trains a pipeline: leave out --plain and --explain");
+  }
+  if (!settings.resume.empty()) {
+    throw std::invalid_argument(
+        "--resilient goes on from the checkpoint in --save by itself, if there is one: leave out "
+        "--resume and --resume_saved");
+  }
+  if (settings.threads == 0) {
+    throw std::invalid_argument(
+        "--resilient: the bits depend on the threads of a partition, and their default on how many "
+        "partitions there are; give --threads=N");
+  }
+  if (settings.replicas > 1 && settings.groups == 0) {
+    throw std::invalid_argument(
+        absl::StrFormat("--resilient: the bits depend on the groups of micro-batches, and their "
+                        "default on how many "
+                        "replicas there are; give --groups=%d, or a multiple",
+                        settings.replicas));
+  }
+}
+
 }  // namespace
 
 void read_flags(Settings& settings) {
@@ -287,6 +337,7 @@ void read_flags(Settings& settings) {
   read_files(settings, files);
   check_samples(settings);
   check_plain(settings);
+  read_resilient(settings);
 }
 
 }  // namespace language_model

@@ -20,7 +20,7 @@ struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   std::string path, text;
   std::vector<std::string_view> documents;  // in `text`
   std::vector<Piece> training, validation;
-  int64_t held_out = 0;       // documents for the validation
+  int64_t held_out = 0;       // the number of documents for the validation
   std::string documents_are;  // "lines" or "paragraphs"
   int64_t length = 0;
   bool packed = true;
@@ -29,7 +29,8 @@ struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   gpipe::models::TransformerOptions model = gpipe::models::TransformerKind::kLlama;
 
   // Training.
-  bool short_last = false;  // of an epoch
+  bool every_loss = false;  // whether each step's loss is printed, with all its digits
+  bool short_last = false;  // whether an epoch's last mini-batch may be short
   int64_t validation_rows = 0;
 
   // The pipeline.
@@ -44,15 +45,20 @@ struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   std::string resume_as;  // the flags that ask to resume, for messages
   bool resume_anyway = false;
 
+  // Deaths.
+  bool resilient = false;
+  int64_t snapshot_every = 0;
+  std::string phases;  // a folder
+
   // The samples.
-  int64_t sample = 0;  // bytes of each
+  int64_t sample = 0;  // bytes of each sample
   int64_t samples = 1;
   bool cache = true;
   std::string prompt;
   double temperature = 0;
 
   Settings() = default;
-  // Documents and pieces point into the text.
+  // Settings cannot be copied, because documents and pieces point into the text.
   Settings(const Settings&) = delete;
   Settings& operator=(const Settings&) = delete;
 };

@@ -10,7 +10,8 @@ expect_mistake "2019-06" --edition=2019-07
 expect_mistake "naive-1" --edition=2019-06 --experiment=baseline
 expect_mistake "is for measured rows" --ways=planned --experiment=pipeline-2 --batch_size=4
 
-# The cheap rows of both tables: the baseline does not fit the published device.
+# Plans the first rows of both tables, which are the cheapest. The baseline does not fit the
+# published device.
 "$program" --ways=planned --experiment=baseline --json="$work/planned.json" >"$work/planned.log" 2>&1 ||
   fail "a plan"
 "$program" --edition=2019-06 --ways=planned --experiment=naive-1 --json="$work/old.json" >"$work/old.log" 2>&1 ||

@@ -7,7 +7,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// The network with the image size and the mini-batch of the smaller scales.
+// A network for the smaller scales, with their image size and mini-batch.
 SmallNetwork small(std::string network, Scale scale) {
   return {std::move(network), 224, scale == Scale::kSmoke ? 4 : 8};
 }
@@ -34,7 +34,7 @@ PublishedRow row(const std::string& name, const Figures& torchgpipe, const std::
   return row;
 }
 
-// torchgpipe's documentation, "AmoebaNet-D (L, D) Memory Benchmark", v0.0.5.
+// The figures of torchgpipe's documentation, "AmoebaNet-D (L, D) Memory Benchmark", v0.0.5.
 PublishedTable published() {
   const std::string huang = "Huang et al.";
   PublishedTable table;
@@ -50,7 +50,7 @@ PublishedTable published() {
   return table;
 }
 
-// torchgpipe's README of 2019-06-20, "AmoebaNet-D Memory Benchmark".
+// The figures of torchgpipe's README of 2019-06-20, "AmoebaNet-D Memory Benchmark".
 PublishedTable old_published() {
   const std::string paper = "GPipe (original)";
   PublishedTable table;
@@ -66,7 +66,7 @@ PublishedTable old_published() {
   return table;
 }
 
-// torchgpipe, benchmarks/amoebanetd-memory, v0.0.7.
+// The runs of torchgpipe's benchmarks/amoebanetd-memory, v0.0.7.
 MemoryExperiment current() {
   MemoryExperiment experiment;
   experiment.table = published();

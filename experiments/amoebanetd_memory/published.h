@@ -8,7 +8,8 @@
 
 namespace gpipe::experiments {
 
-// baseline (in the older edition naive-1), pipeline-1, pipeline-2, pipeline-4, pipeline-8.
+// The runs: baseline (in the older edition naive-1), pipeline-1, pipeline-2, pipeline-4,
+// pipeline-8.
 MemoryExperiment amoebanetd_memory(Edition edition);
 
 }  // namespace gpipe::experiments

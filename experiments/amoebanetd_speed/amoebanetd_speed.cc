@@ -28,7 +28,8 @@ constexpr char kUsage[] =
     "Experiments: n2m1, n2m4, n2m32, n4m1, n4m4, n4m32, n8m1, n8m4, n8m32.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
-// Images are 224 x 224 at every scale: the network accepts no smaller ones.
+// The network of a smaller scale. Its images are 224 x 224 at every scale, because the network does
+// not accept smaller ones.
 SpeedNetwork smaller(int64_t num_layers, int64_t num_filters) {
   models::NamedModel model = models::model_by_name("amoebanetd:18,256");
   model.make = [=] {

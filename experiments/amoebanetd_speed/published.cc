@@ -4,7 +4,8 @@
 
 namespace gpipe::experiments {
 
-// torchgpipe, benchmarks/amoebanetd-speed, v0.0.7. Runs with one micro-batch are checkpointed.
+// The runs of torchgpipe's benchmarks/amoebanetd-speed, v0.0.7. Runs with one micro-batch are
+// checkpointed, too.
 const std::vector<SpeedVariant>& speed_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"n2m1", 96, 1, {7, 17}, Checkpoint::kAlways},
@@ -20,9 +21,9 @@ const std::vector<SpeedVariant>& speed_variants() {
   return variants;
 }
 
-// torchgpipe's documentation, "AmoebaNet-D (18, 256) Speed Benchmark", v0.0.5. (The README of its
-// benchmark has other speed-ups, 1.546 for n2m4 and so on, which are not its own throughputs
-// divided by that of n2m1.)
+// The figures are from torchgpipe's documentation, "AmoebaNet-D (18, 256) Speed Benchmark", v0.0.5.
+// (The README of torchgpipe's benchmark has other speed-ups, 1.546 for n2m4 and so on, which are
+// not its own throughputs divided by that of n2m1.)
 PublishedTable published_speed() {
   return speed_table(
       "AmoebaNet-D (18, 256) speed: ours beside torchgpipe's and that of Huang et al.",

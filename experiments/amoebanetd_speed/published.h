@@ -9,8 +9,8 @@
 
 namespace gpipe::experiments {
 
-// n2m1, n2m4, ... n8m32, with AmoebaNet-D (18, 256) of 24 layers: n partitions, m micro-batches.
-// There is no run of the plain network.
+// The runs: n2m1, n2m4, ... n8m32, with n partitions and m micro-batches, of AmoebaNet-D (18, 256)
+// with 24 layers. There is no run of the plain network.
 const std::vector<SpeedVariant>& speed_variants();
 
 // Columns: "throughput" and its ratio to that of n2m1, "speed_up".

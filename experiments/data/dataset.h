@@ -1,4 +1,4 @@
-// Dataset: a set of labeled images as the loader sees it. Knows nothing of torch.
+// Dataset: a set of labeled images, as the loader sees it. This header knows nothing of torch.
 #ifndef GPIPE_EXPERIMENTS_DATA_DATASET_H_
 #define GPIPE_EXPERIMENTS_DATA_DATASET_H_
 
@@ -23,7 +23,7 @@ struct ReadResult {
   std::string error;
 };
 
-// Immutable once made.
+// A set of labeled images. Immutable once made.
 //
 // Thread-safety: several threads may call `read` at the same time.
 class Dataset {
@@ -34,7 +34,7 @@ class Dataset {
   virtual ImageShape shape() const = 0;
   virtual int64_t num_classes() const = 0;
 
-  // For people: "Fashion-MNIST, 60000 images for training".
+  // A description for people: "Fashion-MNIST, 60000 images for training".
   virtual std::string describe() const = 0;
 
   // Writes image `index` (0 <= index < size()), augmented with draws from `random` and normalized,

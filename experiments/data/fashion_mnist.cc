@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kClasses = 10;
 constexpr float kMean = 0.2860F;
 constexpr float kDeviation = 0.3530F;
-// Larger than any real idx file of images; a damaged header must not make us request terabytes.
+// The limit is larger than any real idx file of images. Without it, a damaged header could make us
+// request terabytes.
 constexpr int64_t kMostBytes = int64_t{1} << 32U;
 
 struct GzipCloser {
@@ -57,8 +58,8 @@ std::string find_file(const std::string& folder, const std::string& name) {
       "that holds it: --data=fashion-mnist:FOLDER");
 }
 
-// idx: two zero bytes, the type (8: unsigned byte), the number of dimensions, each dimension as a
-// big-endian 32-bit number, then the bytes.
+// Reads an idx file: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
+// dimension as a big-endian 32-bit number, then the bytes.
 Idx read_idx(const std::string& path, std::size_t dimensions) {
   const std::unique_ptr<gzFile_s, GzipCloser> file(gzopen(path.c_str(), "rb"));
   if (!file) fail(path, "cannot be opened");
@@ -76,13 +77,14 @@ Idx read_idx(const std::string& path, std::size_t dimensions) {
     idx.sizes.push_back(int64_t{size[0]} << 24U | int64_t{size[1]} << 16U | int64_t{size[2]} << 8U |
                         int64_t{size[3]});
     if (idx.sizes.back() == 0 || idx.sizes.back() > kMostBytes / total) {
-      fail(path, "has an impossible size in its header");
+      fail(path,
+           "has an impossible size in its header (0, or too large): it is damaged; get it again");
     }
     total *= idx.sizes.back();
   }
   idx.bytes.resize(static_cast<std::size_t>(total));
   read_exactly(file.get(), path, idx.bytes.data(), idx.bytes.size());
-  // Reading one byte more makes zlib reach the end and check the checksum of the whole.
+  // Reading one more byte makes zlib reach the end of the file and check its checksum.
   uint8_t beyond = 0;
   const int got = gzread(file.get(), &beyond, 1);
   if (got < 0) fail(path, "is damaged (wrong check sum)");
@@ -108,7 +110,8 @@ FashionMnist::FashionMnist(const std::string& folder, FashionMnistOptions option
                           std::to_string(images.sizes[0]) + " images");
   }
   if (*std::max_element(labels.bytes.begin(), labels.bytes.end()) >= kClasses) {
-    fail(labels_path, "has a label above 9");
+    fail(labels_path,
+         "has a label above 9, so it is not Fashion-MNIST's: the labels there are 0 to 9");
   }
   stored_ = {1, images.sizes[1], images.sizes[2]};
   rows_ = make_taps(stored_.height, options.enlarge);

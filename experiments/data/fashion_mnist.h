@@ -11,7 +11,7 @@
 
 namespace gpipe::experiments {
 
-// Where Debian's package dataset-fashion-mnist puts the files.
+// The folder in which Debian's package dataset-fashion-mnist puts the files.
 inline constexpr char kFashionMnistFolder[] = "/usr/share/datasets/fashion-mnist";
 
 struct FashionMnistOptions {
@@ -19,8 +19,8 @@ struct FashionMnistOptions {
   bool train = true;
   // Mirror each image with probability 1/2. Default: false.
   bool flip = false;
-  // Enlarge the images by this factor in each direction, bilinearly: networks made for larger
-  // images reduce them 32-fold. Default: 1.
+  // Enlarge the images by this factor in each direction, bilinearly. This is for networks that are
+  // made for larger images and reduce them 32-fold. Default: 1.
   int64_t enlarge = 1;
   // Take only this many images from the beginning; 0 takes all. Default: 0.
   int64_t limit = 0;

@@ -132,7 +132,7 @@ TEST_F(FashionMnistTest, TruncatedFile) {
 
 TEST_F(FashionMnistTest, DamagedByte) {
   std::string damaged = packed_;
-  damaged[damaged.size() - 6] ^= 0x55;  // the checksum
+  damaged[damaged.size() - 6] ^= 0x55;  // in the checksum
   write(images_, damaged);
   EXPECT_THAT(make(), ThrowsMessage<std::runtime_error>(HasSubstr("damaged")));
 }

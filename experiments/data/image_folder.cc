@@ -26,7 +26,8 @@ bool is_jpeg_name(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg";
 }
 
-// Sorted: file systems list in any order, but the order of the images must be fixed.
+// The names in a folder that `keep` accepts. They are sorted, because file systems list in any
+// order, but the order of the images must be fixed.
 template <typename Keep>
 std::vector<std::string> sorted_names(const fs::path& folder, Keep keep) {
   std::error_code error;
@@ -92,7 +93,7 @@ ReadResult ImageFolder::read(int64_t index, Random& random, float* pixels) const
       const int64_t shorter = std::min(image.width, image.height);
       const int64_t width = options_.short_side * image.width / shorter;
       const int64_t height = options_.short_side * image.height / shorter;
-      // Rounds half to even, as the published recipe's Python does.
+      // The place of the crop is rounded half to even, as in the published recipe's Python.
       const auto middle = [size](int64_t extent) {
         return static_cast<int64_t>(std::nearbyint(static_cast<double>(extent - size) / 2.0));
       };
@@ -115,7 +116,8 @@ Box random_part(int64_t width, int64_t height, Random& random) {
     if (w <= 0 || h <= 0 || w > width || h > height) continue;
     return {random.below(width - w + 1), random.below(height - h + 1), w, h};
   }
-  // An extreme shape: the largest allowed part in the middle.
+  // No random part has fit, so the image has an extreme shape. It gets the largest allowed part in
+  // its middle.
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
   int64_t w = width;
   int64_t h = height;

@@ -49,7 +49,7 @@ TEST_F(ImageFolderTest, ClassesAndFilesInAlphabeticalOrder) {
   EXPECT_EQ(data.shape().size(), 3 * 14 * 14);
   std::vector<float> pixels(3 * 14 * 14);
   Random random({1});
-  // The bright channel tells which file it was: c blue, a green, b red.
+  // The bright channel tells which file an image is from: c is blue, a green, b red.
   const std::size_t bright[] = {2, 1, 0};
   const int64_t labels[] = {0, 1, 1};
   for (int64_t i = 0; i < 3; ++i) {
@@ -63,8 +63,8 @@ TEST_F(ImageFolderTest, ClassesAndFilesInAlphabeticalOrder) {
 }
 
 TEST_F(ImageFolderTest, ValidationTakesTheMiddle) {
-  // The left third is black, the middle white, the right third black: the crop of a 3:1 image is
-  // all white.
+  // The left third of this 3:1 image is black, the middle white, the right third black. So the crop
+  // of the middle must be all white.
   std::vector<uint8_t> pixels;
   for (int y = 0; y < 32; ++y) {
     for (int x = 0; x < 96; ++x) {

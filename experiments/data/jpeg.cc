@@ -38,7 +38,7 @@ std::vector<uint8_t> read_file(const std::string& path) {
   return bytes;
 }
 
-// Adobe writes CMYK inverted: 255 means no ink.
+// Converts CMYK as Adobe writes it: inverted, so that 255 means no ink.
 RgbImage from_inverted_cmyk(int width, int height, const std::vector<uint8_t>& cmyk) {
   RgbImage image{width, height, {}};
   image.pixels.resize(cmyk.size() / 4 * 3);
@@ -59,7 +59,8 @@ RgbImage read_jpeg(const std::string& path) {
   const auto check = [&path, handle](int status) {
     if (status == 0) return;
     const std::string text = tjGetErrorStr2(handle);
-    // A warning leaves a usable image, unless its end is missing.
+    // After a warning of the decoder the image is usable, unless the warning says that the file's
+    // end is missing.
     if (tjGetErrorCode(handle) == TJERR_WARNING &&
         text.find("Premature end") == std::string::npos) {
       return;

@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// The largest error of a pixel: JPEG is lossy.
+// The largest error of a pixel that is allowed, because JPEG is lossy.
 constexpr int kLoss = 6;
 
 std::string path(const std::string& name) { return ::testing::TempDir() + "/" + name; }

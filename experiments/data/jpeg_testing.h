@@ -29,7 +29,7 @@ inline std::string encode_jpeg(int width, int height, const std::vector<uint8_t>
   return bytes;
 }
 
-// An image of one color.
+// The bytes of a JPEG of one color.
 inline std::string plain_jpeg(int width, int height, uint8_t red, uint8_t green, uint8_t blue) {
   std::vector<uint8_t> pixels;
   for (int i = 0; i < width * height; ++i) pixels.insert(pixels.end(), {red, green, blue});

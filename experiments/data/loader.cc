@@ -15,8 +15,8 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr std::size_t kExamples = 3;
-// Images that a thread claims at once: enough that the cost of the lock does not matter even for
-// small images, few enough that all threads share one batch.
+// The number of images that a thread claims at once. It is so large that the cost of the lock does
+// not matter even for small images, and so small that all threads work on the same batch.
 constexpr int64_t kGrain = 16;
 
 }  // namespace
@@ -32,7 +32,8 @@ struct Loader::Unreadable {
   std::vector<std::string> examples;
 };
 
-// One epoch: threads claim pieces of batches in order, at most `prefetch` batches ahead.
+// The work of one epoch. Threads claim pieces of batches in order, at most `prefetch` batches
+// ahead.
 class Loader::Epoch {
  public:
   Epoch(const Dataset& dataset, const LoaderOptions& options, int64_t batches, int64_t epoch,
@@ -93,13 +94,13 @@ class Loader::Epoch {
  private:
   struct Slot {
     Batch batch;
-    int64_t size = 0;  // 0: not started
+    int64_t size = 0;  // 0: the batch is not started
     int64_t claimed = 0;
     int64_t done = 0;
     std::vector<uint8_t> valid;
   };
 
-  // Images begin, ..., end - 1 of a batch.
+  // A piece of a batch: its images begin, ..., end - 1.
   struct Piece {
     int64_t batch = 0;
     int64_t begin = 0;
@@ -117,7 +118,7 @@ class Loader::Epoch {
 
   bool may_claim() const { return claiming_ < std::min(batches_, taken_ + options_.prefetch); }
 
-  // Called with the lock held and if may_claim().
+  // Claims the next piece. Requirements: the lock is held and may_claim() is true.
   Piece claim() {
     Slot& slot = slot_of(claiming_);
     if (slot.size == 0) {
@@ -141,7 +142,7 @@ class Loader::Epoch {
     return piece;
   }
 
-  // Without threads: claims a piece of the batch that is wanted now.
+  // For a loader without threads: claims a piece of the batch that next() is to return.
   bool claim_without_waiting(Piece& piece) {
     if (claiming_ > taken_) return false;
     piece = claim();
@@ -198,7 +199,8 @@ class Loader::Epoch {
     if (slot.done == slot.size) ready_.notify_all();
   }
 
-  // A large image takes milliseconds, so stopping the loader does not wait for the whole piece.
+  // Whether the loader is being stopped. Threads ask this within a piece, because a large image
+  // takes milliseconds, and stopping must not wait for the whole piece.
   bool stopped(int64_t i, int64_t begin) {
     if (i == begin) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -224,8 +226,8 @@ class Loader::Epoch {
   std::vector<int64_t> order_;  // empty: in the dataset's order
 
   std::mutex mutex_;
-  std::condition_variable ready_;  // a batch is complete, or an error
-  std::condition_variable room_;   // a batch was taken, or stop
+  std::condition_variable ready_;  // a batch is complete, or there is an error
+  std::condition_variable room_;   // a batch was taken, or threads must stop
   std::vector<Slot> slots_;        // batch b is in slots_[b % prefetch]
   int64_t claiming_ = 0;           // the batch whose images are being handed out
   int64_t taken_ = 0;              // batches given to the caller

@@ -20,18 +20,19 @@ struct LoaderOptions {
   bool shuffle = false;
   // Leave out a last batch that is not full. Default: false.
   bool drop_last = false;
-  // Threads that read; with 0, `next` reads. Default: 1.
+  // The number of threads that read images; with 0, next() reads them. Default: 1.
   int64_t workers = 1;
-  // Maximum number of batches made ahead, including the one being taken: the memory spent. Default:
-  // 4.
+  // The maximum number of batches that are made ahead, including the one being taken. It limits the
+  // memory that is spent. Default: 4.
   int64_t prefetch = 4;
-  // Order and augmentation depend only on (seed, epoch, index), never on the threads.
+  // The seed of order and augmentation, which depend only on (seed, epoch, index), never on the
+  // threads.
   uint64_t seed = 0;
-  // What happens to an image that cannot be read: the next readable one takes its place (training:
-  // the batch stays full), or the batch goes without it (validation: nothing is counted twice).
-  // Default: false, goes without it.
+  // If an image cannot be read, either the next readable one takes its place, or the batch goes
+  // without it. The first is for training, because the batch stays full; the second is for
+  // validation, because no image is counted twice. Default: false, goes without it.
   bool replace_unreadable = false;
-  // Page-locked memory, from which copies to a CUDA device can overlap. Default: false.
+  // Batches lie in page-locked memory, so that copies to a CUDA device can overlap. Default: false.
   bool pinned = false;
 };
 
@@ -58,7 +59,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Batches of one epoch.
+  // The number of batches of one epoch.
   int64_t batches() const;
 
   // Begins epoch `epoch`; abandons one in progress.

@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Image i holds (i, a draw); its label is i.
+// A dataset in which image i has the values (i, a random number), and the label i.
 class Numbers : public Dataset {
  public:
   explicit Numbers(int64_t size) : size_(size) {}
@@ -164,9 +164,11 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
   Loader loader(dataset, options);
   loader.start(0);
   loader.next();
-  // One batch is taken, three more may be made; wait until they are.
+  // One batch is taken, and three more may be made ahead, which makes 40 reads. The test waits for
+  // them.
   while (dataset->reads < 40) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  // Leaves time for one too many; a slow machine cannot make this fail.
+  // Leaves time for a read too many. On a slow machine the check below may miss such a read, but
+  // cannot fail.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(dataset->reads, 40);
 }

@@ -14,10 +14,11 @@
 
 namespace gpipe::experiments {
 
-// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+// A SplitMix64 generator (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+// 2014).
 class Random {
  public:
-  // Each list of keys gives a stream of its own.
+  // Each list of keys gives another stream of numbers.
   explicit Random(std::initializer_list<uint64_t> keys) {
     for (uint64_t key : keys) {
       state_ ^= key;
@@ -33,12 +34,13 @@ class Random {
     return z ^ (z >> 31U);
   }
 
-  // Uniform in [0, 1).
+  // Draws a number uniformly from [0, 1).
   double uniform() { return static_cast<double>(next() >> 11U) * 0x1.0p-53; }
 
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
 
-  // Uniform in {0, ..., bound - 1}, bound > 0. (The bias of the product is below bound / 2^53.)
+  // Draws a number uniformly from {0, ..., bound - 1}, bound > 0. (The bias of the product is below
+  // bound / 2^53.)
   int64_t below(int64_t bound) {
     return static_cast<int64_t>(uniform() * static_cast<double>(bound));
   }
@@ -47,7 +49,7 @@ class Random {
   uint64_t state_ = 0;
 };
 
-// 0, ..., size - 1 in random order.
+// The numbers 0, ..., size - 1 in random order.
 inline std::vector<int64_t> random_permutation(int64_t size, Random random) {
   std::vector<int64_t> order(static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);

@@ -20,8 +20,8 @@ struct Taps {
 // Taps of the outputs begin, ..., begin + count - 1 when `in` pixels become `out`.
 std::vector<Taps> make_taps(int64_t in, int64_t out, int64_t begin, int64_t count) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
-  // Enlarging interpolates between neighbors; reducing averages over everything that an output
-  // covers.
+  // Enlarging interpolates between neighbors. Reducing averages over everything that an output
+  // pixel covers.
   const double support = std::max(scale, 1.0);
   std::vector<Taps> all;
   all.reserve(static_cast<std::size_t>(count));
@@ -61,7 +61,7 @@ void resample(const RgbImage& image, const Box& source, int64_t width, int64_t h
   const std::vector<Taps> columns = make_taps(source.width, width, window.left, window.width);
   const std::vector<Taps> rows = make_taps(source.height, height, window.top, window.height);
 
-  // Scales along the rows first, and only the rows of the source that the window needs.
+  // Scales along the rows first. Only those rows of the source are scaled that the window needs.
   const int64_t first_row = rows.front().first;
   const int64_t last_row = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
   const int64_t line = kChannels * window.width;

@@ -12,7 +12,7 @@
 
 namespace gpipe::experiments {
 
-// Red, green, blue interleaved, rows from the top.
+// An image: red, green, blue interleaved, rows from the top.
 struct RgbImage {
   int64_t width = 0;
   int64_t height = 0;

@@ -12,7 +12,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Leaves pixels unchanged in [0, 255].
+// A normalization that leaves pixels in [0, 255] as they are.
 Normalization identity() {
   Normalization normalization;
   normalization.mean = {0, 0, 0};
@@ -60,7 +60,7 @@ TEST_P(ResampleTest, AgreesWithLibTorch) {
   at::Tensor ours = at::empty({3, c.window.height, c.window.width});
   resample(image, c.source, c.width, c.height, c.window, false, identity(), ours.data_ptr<float>());
   const at::Tensor theirs = reference(image, c.source, c.width, c.height, c.window);
-  // The sums, of values up to 255, are in another order.
+  // LibTorch sums values of up to 255 in another order, so the results differ by rounding.
   EXPECT_LT(ours.sub(theirs).abs().max().item().toFloat(), 1e-3F);
   at::Tensor mirrored = at::empty_like(ours);
   resample(image, c.source, c.width, c.height, c.window, true, identity(),

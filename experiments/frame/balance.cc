@@ -18,7 +18,7 @@ std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t 
   const auto partitions = static_cast<int64_t>(balance.size());
   if (layers < partitions) {
     throw std::invalid_argument(std::to_string(layers) + " layers cannot be cut into " +
-                                std::to_string(partitions) + " partitions");
+                                std::to_string(partitions) + " partitions; take a larger --scale");
   }
   int64_t all = 0;
   for (const int64_t part : balance) {
@@ -29,7 +29,7 @@ std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t 
     }
     all += part;
   }
-  // Rounds where partitions end, not how long they are, so that the sum is right.
+  // The ends of partitions are rounded and not their lengths, so that the sum is right.
   std::vector<int64_t> scaled;
   int64_t done = 0;
   int64_t published = 0;

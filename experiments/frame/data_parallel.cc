@@ -56,7 +56,7 @@ DataParallel::~DataParallel() = default;
 
 double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
   const auto samples = static_cast<double>(input.size(0));
-  // There are fewer pieces than replicas if the batch is short: the other replicas idle.
+  // If the batch is short, there are fewer pieces than replicas, and the other replicas idle.
   const std::vector<at::Tensor> inputs = input.chunk(static_cast<int64_t>(replicas_.size()));
   const std::vector<at::Tensor> targets = target.chunk(static_cast<int64_t>(replicas_.size()));
   threads_->run([&](int64_t worker) {
@@ -95,7 +95,7 @@ double DataParallel::step(const at::Tensor& input, const at::Tensor& target) {
   return loss;
 }
 
-// Runs on the replica's thread.
+// Trains one replica on its piece of the mini-batch. Runs on the replica's thread.
 void DataParallel::run(Replica& replica, double samples) {
   replica.loss = 0;
   const std::vector<at::Tensor>& source = replicas_.front()->parameters;
@@ -108,7 +108,8 @@ void DataParallel::run(Replica& replica, double samples) {
   at::Tensor loss;
   if (input.defined()) {
     const at::Tensor output = replica.model->forward(input.to(replica.device));
-    // Weighted by the share of samples, so that the sum over replicas is the mini-batch's mean.
+    // The loss is weighted by the replica's share of the samples, so that the sum over replicas is
+    // the mini-batch's mean.
     const double share = static_cast<double>(input.size(0)) / samples;
     loss = loss_(output, target.to(replica.device)).mul(share);
   }

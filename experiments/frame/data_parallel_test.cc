@@ -57,7 +57,7 @@ TEST_P(DataParallelTest, IsOneBigBatch) {
       theirs = loss(plain->forward(input), target);
       theirs.backward();
     }
-    // The sums are the same, in another order.
+    // Replicas add up the same numbers in another order, so the last bits may differ.
     EXPECT_NEAR(ours, theirs.item().toDouble(), 1e-6);
     for (std::size_t p = 0; p < plain->parameters().size(); ++p) {
       EXPECT_TRUE(

@@ -10,7 +10,7 @@ namespace gpipe::experiments {
 
 enum class Edition {
   kCurrent,  // torchgpipe's documentation, v0.0.5, November 2019
-  kJune2019  // its README of 2019-06-20, with older models
+  kJune2019  // torchgpipe's README of 2019-06-20, with older models
 };
 
 // Reads "current" or "2019-06". Throws std::invalid_argument for another text.

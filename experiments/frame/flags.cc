@@ -1,6 +1,7 @@
 #include "experiments/frame/flags.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -34,10 +35,10 @@ ABSL_FLAG(std::optional<int64_t>, chunks, std::nullopt,
 ABSL_FLAG(std::string, balance, "",
           "Layers of each partition (pipelines), such as 20,31. Default: the published balance in "
           "proportion to the network's layers.");
-ABSL_FLAG(std::string, checkpoint, "",
+ABSL_FLAG(std::optional<gpipe::Checkpoint>, checkpoint, std::nullopt,
           "Which micro-batches recompute their activations (pipelines): always, except_last, "
           "never. Default: except_last, unless the published run had another.");
-ABSL_FLAG(std::string, schedule, "",
+ABSL_FLAG(std::optional<gpipe::ScheduleChoice>, schedule, std::nullopt,
           gpipe::balance::schedule_help() +
               " Default: 1f1b, unless the introduction above says "
               "otherwise.");
@@ -56,15 +57,6 @@ ABSL_FLAG(bool, explain, false,
           "Say where the time of a step goes, and what would make it faster (pipelines).");
 
 namespace gpipe::experiments {
-namespace {
-
-// The value of a flag, if it is given.
-template <typename Parse>
-auto given(const std::string& text, const Parse& parse) {
-  return text.empty() ? std::nullopt : std::make_optional(parse(text));
-}
-
-}  // namespace
 
 CommonFlags read_common_flags() {
   CommonFlags flags;
@@ -77,8 +69,8 @@ CommonFlags read_common_flags() {
   flags.batch_size = command::in_range("batch_size", absl::GetFlag(FLAGS_batch_size), 1);
   flags.chunks = command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1);
   flags.balance = parse_balance(absl::GetFlag(FLAGS_balance));
-  flags.checkpoint = given(absl::GetFlag(FLAGS_checkpoint), balance::parse_checkpoint);
-  flags.schedule = given(absl::GetFlag(FLAGS_schedule), balance::parse_schedule);
+  flags.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  flags.schedule = absl::GetFlag(FLAGS_schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.ways = absl::GetFlag(FLAGS_ways);
   command::FileFlags files;
@@ -127,7 +119,8 @@ int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch
   if (*flags.chunks > batch_size) {
     throw command::wrong_value("chunks", *flags.chunks,
                                "a mini-batch of " + std::to_string(batch_size) +
-                                   " cannot be cut into more micro-batches than samples");
+                                   " samples cannot be cut into more micro-batches; give at most " +
+                                   std::to_string(batch_size));
   }
   return *flags.chunks;
 }

@@ -4,17 +4,17 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "machine/memory.h"
 
 namespace gpipe::experiments {
 namespace {
 
-// The value of a line such as "MemAvailable: 12345 kB", in bytes.
+// The value of a line such as "VmData: 12345 kB", in bytes.
 std::optional<int64_t> field(const char* path, const char* name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -26,36 +26,12 @@ std::optional<int64_t> field(const char* path, const char* name) {
   return std::nullopt;
 }
 
-// The number in a file that holds nothing else.
-std::optional<int64_t> number(const std::string& path) {
-  std::ifstream file(path);
-  int64_t value = 0;
-  if (file >> value) return value;
-  return std::nullopt;  // such as "max"
-}
-
 }  // namespace
-
-int64_t available_memory() {
-  std::optional<int64_t> least = field("/proc/meminfo", "MemAvailable:");
-  // The second and the first version of Linux's control groups.
-  for (const auto& [most, used] :
-       {std::pair{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        std::pair{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                  "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const std::optional<int64_t> limit = number(most);
-    const std::optional<int64_t> now = number(used);
-    if (!limit || !now) continue;
-    const int64_t rest = std::max<int64_t>(*limit - *now, 1);
-    least = least ? std::min(*least, rest) : rest;
-  }
-  return least.value_or(0);
-}
 
 int64_t limit_of_run(const std::vector<c10::Device>& devices) {
   const bool only_cpu = std::all_of(devices.begin(), devices.end(),
                                     [](c10::Device device) { return device.is_cpu(); });
-  return only_cpu ? available_memory() : 0;
+  return only_cpu ? machine::available_memory() : 0;
 }
 
 MemoryLimit::MemoryLimit(int64_t bytes) {

@@ -14,18 +14,15 @@
 
 namespace gpipe::experiments {
 
-// What this process can still use, in bytes: what the machine has available, or the rest of what a
-// container (cgroup) may use if that is less. 0: not known.
-int64_t available_memory();
-
-// The limit of a run on these devices: available_memory() if the CPU is the only one. With a GPU
-// there is none: the address space that its driver maps is not memory in use.
+// The limit of a run on these devices: machine::available_memory() if the CPU is the only one. With
+// a GPU there is no limit (0), because the address space that the GPU's driver maps is not memory
+// in use.
 int64_t limit_of_run(const std::vector<c10::Device>& devices);
 
-// While it lives, the process can have at most `bytes` more than now: beyond that LibTorch and
-// `new` throw. 0: no limit. A limit set from outside (ulimit -d) stays if it is lower.
+// While a MemoryLimit lives, the process can have at most `bytes` more than now: beyond that
+// LibTorch and `new` throw. 0: no limit. A limit set from outside (ulimit -d) stays if it is lower.
 //
-// Requirements: only one lives at a time.
+// Requirements: only one MemoryLimit lives at a time.
 class MemoryLimit {
  public:
   explicit MemoryLimit(int64_t bytes);

@@ -12,7 +12,7 @@ void note_other_load(const OtherLoad& load, Outcome& outcome) {
   outcome.settings["cores"] = machine::usable_cores();
   const std::optional<command::LoadShares> shares = load.shares();
   if (!shares) return;
-  // The worst of several rounds counts.
+  // If a row is measured in several rounds, the round with the most other load counts.
   outcome.settings["other_load"] =
       std::max(shares->others, outcome.settings.value("other_load", 0.0));
   if (!disturbs(*shares) || outcome.settings.value("disturbed", false)) return;

@@ -19,7 +19,8 @@ TEST(NoteOtherLoad, SaysWhatOthersHadAndThatOnce) {
   note_other_load(load, outcome);
   EXPECT_EQ(outcome.settings["cores"], machine::usable_cores());
   EXPECT_GE(outcome.settings["other_load"], 0.75) << "the worst of several rounds counts";
-  EXPECT_EQ(outcome.note, "") << "it was told before";
+  EXPECT_EQ(outcome.note, "")
+      << "the note was already told in an earlier round ('disturbed' is set)";
 }
 
 }  // namespace

@@ -38,13 +38,13 @@ bool run_variant(const Variant& variant, const RunContext& context, Outcome& out
   try {
     variant.run(outcome, context);
     return true;
-  } catch (const command::Interrupted&) {  // its figures exist only when it is done
+  } catch (const command::Interrupted&) {  // the variant has figures only when it is done
     outcome.note = "stopped before it was done; " + outcome.note;
     return true;
   } catch (const std::exception& error) {
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
-    // The figures that are there stay: a second round may have failed, or the trace.
+    // Figures that the variant has already stay: perhaps only a second round or the trace failed.
     if (outcome.origin == variant.way) {
       outcome.note += "; then failed: " + message;
       return false;
@@ -104,7 +104,7 @@ int run_plan(const Plan& plan, const std::string& command) {
   for (const Variant& variant : plan.variants) {
     Outcome& outcome = results.emplace_back(Result{variant.name, {}}).outcome;
     outcome.way = variant.way;
-    // The note in the JSON if the program crashes before this variant's turn.
+    // The JSON has this note if the program crashes before the variant's turn.
     outcome.note = variant.refusal.empty() ? "its turn had not come" : variant.refusal;
   }
   std::string unwritten;

@@ -19,13 +19,13 @@ struct RunContext {
   std::ostream* progress = nullptr;  // the progress bar
   command::ProgressOptions progress_options;
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
-  int64_t round = 1;                  // of this variant (Variant::rounds), from 1
+  int64_t round = 1;                  // the variant's round (Variant::rounds), from 1
   int64_t rounds = 1;
 };
 
-// Fills the outcome as results come. If it throws, what is there is shown, labeled failed. A
-// variant that has no figure until it is done throws command::Interrupted after Ctrl-C: it is
-// labeled not run. In a second round it continues the outcome of the first.
+// Runs a variant and fills its outcome as results come. If this throws, the figures so far are
+// shown, labeled failed. A variant that has no figure until it is done throws command::Interrupted
+// after Ctrl-C, and is labeled not run. A second round continues the outcome of the first.
 using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
 
 // One row of the table.
@@ -42,8 +42,8 @@ struct Variant {
 };
 
 struct Plan {
-  std::string name;     // of the experiment: that of its folder
-  std::string edition;  // of the table, if there are several
+  std::string name;     // the experiment's name, which its folder has
+  std::string edition;  // the table's edition, if there are several
   PublishedTable table;
   std::vector<Variant> variants;  // the selected ones
   std::vector<std::string> remarks;

@@ -100,7 +100,8 @@ TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
   EXPECT_EQ(json()["rows"][0]["origin"], "failed");
 }
 
-// Such as a trace that cannot be written after everything was measured.
+// A variant may fail after it was measured, for example because its trace cannot be written. Its
+// figures must be shown all the same.
 TEST_F(ProgramTest, WhatFailsAfterAMeasurementLosesNoResult) {
   plan_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext&) {

@@ -136,7 +136,7 @@ bool of_published_size(const Outcome& outcome) {
   return outcome.settings.value("scale", "") == "full" && !outcome.settings.contains("changed");
 }
 
-// Our figure as a multiple of the published one.
+// Our figure as a multiple of the published one; none if the two cannot be compared.
 std::optional<double> compare(const PublishedRow& row, const Outcome& outcome,
                               const Column& column) {
   if (column.compared_with.empty() || !of_published_size(outcome)) return std::nullopt;
@@ -239,7 +239,7 @@ std::string three_digits(double value) {
   char text[512];
   int after_point = 2;
   if (value != 0) {
-    // Rounded to three digits first: 9.996 is 10.0.
+    // The value is first rounded to three digits, because 9.996 must be shown as 10.0.
     std::snprintf(text, sizeof text, "%.2e", value);
     after_point = std::max(2 - std::atoi(std::strchr(text, 'e') + 1), 0);
   }
@@ -311,7 +311,7 @@ std::vector<Report::Line> Report::lines() const {
   for (std::size_t published = 0; published < table_.rows.size(); ++published) {
     const std::size_t first = lines.size();
     for (const Row& row : rows_) {
-      // A row that was not run has only its note.
+      // A row that was not run has no line in the table, only its note.
       if (row.published != published || row.outcome.origin == Origin::kNotRun) continue;
       lines.push_back({published, &row, row.outcome.way, row.label});
     }
@@ -343,7 +343,8 @@ std::string Report::published_in(const Line& line, const Column& column, const s
   if (line.row == nullptr) return text;
   if (!of_published_size(line.row->outcome)) return "";
   if (figure_of(line.row->outcome, column)) return text;
-  // Where another line of the experiment has the figure, it stands there.
+  // If another line of the experiment has a figure of ours in this column, the published figure
+  // stands there.
   const bool elsewhere = std::any_of(lines.begin(), lines.end(), [&](const Line& other) {
     return other.published == line.published && other.row != nullptr &&
            of_published_size(other.row->outcome) && figure_of(other.row->outcome, column);
@@ -484,7 +485,7 @@ std::string Report::to_json(const ReportSource& source) const {
                             {"epochs", row.outcome.epochs},
                             {"figures", figures}});
   }
-  // A command line may have any bytes.
+  // A command line may have bytes that are not UTF-8. They are replaced.
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -1,7 +1,7 @@
 // Report: the table at the end of every experiment.
 //
-// It shows our figures beside the published ones, as text and as JSON. Each row is labeled with how
-// it was obtained.
+// A report shows our figures beside the published ones, as text and as JSON. Each row is labeled
+// with how it was obtained.
 #ifndef GPIPE_EXPERIMENTS_FRAME_REPORT_H_
 #define GPIPE_EXPERIMENTS_FRAME_REPORT_H_
 
@@ -14,7 +14,7 @@
 
 namespace gpipe::experiments {
 
-// ordered: keeps the order in which a person would read it.
+// Ordered JSON keeps its fields in the order in which a person would read them.
 using Json = nlohmann::ordered_json;
 
 // How the figures of a row were obtained.
@@ -34,8 +34,8 @@ std::string to_text(Origin origin);
 
 // A figure that the rows of a report have.
 struct Column {
-  std::string key;                   // of the JSON, e.g. "top1_error_percent"
-  std::string heading;               // of the table, with the unit, e.g. "top-1 error (%)"
+  std::string key;                   // the key in the JSON, e.g. "top1_error_percent"
+  std::string heading;               // in the table, with the unit, e.g. "top-1 error (%)"
   std::vector<std::string> sources;  // whose published figures are shown beside ours
   // The source that ours are divided by, in a column of its own. Measured figures are compared only
   // at the published size: the setting "scale" is full and "changed" is not set. Empty: no such
@@ -89,8 +89,8 @@ struct Result {
 
 // Where a report comes from, for readers of its JSON.
 struct ReportSource {
-  std::string name;         // of the experiment: "unet_speed"
-  std::string edition;      // of the published table: "" (the current one), "2019-06"
+  std::string name;         // the experiment's name: "unet_speed"
+  std::string edition;      // the published table's: "" (the current one), "2019-06"
   std::string command;      // as typed
   std::string environment;  // the build and the machine
 };

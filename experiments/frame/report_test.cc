@@ -141,7 +141,8 @@ TEST(Report, OnlyWhatWasMeasuredAtFullScaleIsCompared) {
   EXPECT_TRUE(ratio("smoke").is_null());
 }
 
-// A toy's 0.0143 GiB beside a published 20.3 would be read as a result.
+// No published figure may stand beside a row of a smaller size: a toy network's 0.0143 GiB beside a
+// published 20.3 would be read as a result.
 TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
   PublishedTable plain = table();
   plain.rows.resize(3);
@@ -155,7 +156,8 @@ TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
   EXPECT_THAT(text("full"), Not(HasSubstr("pipeline    published")));
   EXPECT_THAT(text("smoke"), HasSubstr("pipeline    published      -     21.99±0.13"));
   EXPECT_THAT(text("smoke"), HasSubstr("pipeline    measured    12.0              -"));
-  // If two rows have the published size, it stands beside the one that has the figure.
+  // If two rows have the published size, the published figure stands beside the row that has a
+  // figure of ours.
   Outcome planned;
   planned.origin = planned.way = Origin::kPlanned;
   planned.figures["error"] = 5;
@@ -170,7 +172,8 @@ TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
   EXPECT_THAT(both, HasSubstr("plain       measured    1.00              -       -   2.00     -"));
 }
 
-// Two cores cannot make anything 16 times as fast.
+// Two cores cannot make anything more than twice as fast, so such a ratio is left out and the row's
+// note says why.
 TEST(Report, ARatioAboveTheCoresIsLeftOut) {
   const auto measured_on = [](double rate, int cores) {
     Outcome outcome = measured(1, rate);

@@ -11,8 +11,8 @@
 
 namespace gpipe::experiments {
 
-// The file of one of several variants: the name stands before the ending, or at the end of a file
-// that has none: "t.json" and "pipeline-2" give "t.pipeline-2.json".
+// The trace file of one of several variants. The variant's name stands before the file's ending, or
+// at the end if the file has none: "t.json" and "pipeline-2" give "t.pipeline-2.json".
 std::string trace_file(const std::string& path, const std::string& variant);
 
 // Writes the timeline's last step and, if it is whole, its simulation (simulate_again): as a

@@ -52,14 +52,14 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
   }
   std::ostringstream out;
   const std::string trace = written("trace.json", timeline, &out);
-  // The step's one action, and the simulated one.
+  // The trace has the step's one action, and the same action as simulated.
   const nlohmann::json events = nlohmann::json::parse(trace).at("traceEvents");
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const nlohmann::json& event) { return event.at("name") == "F0.0"; }),
             2);
   for (const nlohmann::json& event : events) {
     if (event.at("name") != "F0.0") continue;
-    EXPECT_EQ(event.at("ts"), 0) << "one below the other";
+    EXPECT_EQ(event.at("ts"), 0) << "both steps must begin at 0";
   }
   EXPECT_THAT(out.str(), StartsWith("pipeline-1, the last whole step; a step: 2 ms on 1 worker"));
   EXPECT_THAT(out.str(), HasSubstr("compute"));
@@ -80,7 +80,9 @@ TEST(WriteTrace, ExplainsASimulationThatTakesLonger) {
     int64_t elapsed = 0;
     for (int32_t i = 0; i < 3; ++i) {
       const Action action{ActionKind::kForward, 0, i};
-      const int64_t milliseconds = longer == (i == 0) ? 1 : 10;  // the median: 10, or 1
+      // The simulation takes the median for each action. If `longer`, that is 10 ms, which is more
+      // than the actions took on average; else 1 ms, which is less.
+      const int64_t milliseconds = longer == (i == 0) ? 1 : 10;
       const auto time = [&] { return now + std::chrono::milliseconds(elapsed); };
       observer({Event::Edge::kBegin, action, 0, time(), false, {}, {}, 0});
       elapsed += milliseconds;

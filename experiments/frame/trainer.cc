@@ -74,7 +74,7 @@ class PipelineTrainer : public Trainer {
   }
 
   double step(const at::Tensor& input, const at::Tensor& target) override {
-    // Forward and backward overlap in a step: the gradients must be clear before.
+    // Forwards and backwards overlap in a step, so the gradients must be cleared before it.
     pipe_->zero_grad();
     return pipe_
         ->step({input.to(input_device(), true)}, {target.to(target_device(), true)}, loss_,

@@ -55,7 +55,7 @@ class Trainer {
 
 std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device);
 
-// See data_parallel.h.
+// Trains with a replica on each device (data_parallel.h).
 std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
                                                     const std::vector<c10::Device>& devices);
 

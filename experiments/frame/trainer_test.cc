@@ -45,7 +45,8 @@ GPipeOptions pipeline(int64_t chunks) {
   return GPipeOptions({20, 31}).devices({c10::kCPU, c10::kCPU}).chunks(chunks);
 }
 
-// With one micro-batch or one replica, batch norm sees the same statistics as in the plain network.
+// With one micro-batch or one replica, batch norm sees the same statistics as in the plain network,
+// so the three ways must give the same loss and gradients.
 TEST(Trainer, ThreeWaysAreOneForAWholeBatch) {
   const Data data;
   const auto naive = make_naive_trainer(task(), c10::kCPU);
@@ -62,7 +63,8 @@ TEST(Trainer, ThreeWaysAreOneForAWholeBatch) {
     EXPECT_EQ(names(*other), names(*naive)) << "checkpoints of one way must fit the others";
     other->step(data.images, data.labels);
     other->module().train();
-    // The gradients are replaced, not added to; the loss does not depend on running statistics.
+    // A second step replaces the gradients of the first and does not add to them. Its loss is the
+    // same, because it does not depend on running statistics.
     EXPECT_NEAR(other->step(data.images, data.labels), loss, 1e-5);
     const auto expected = naive->module().named_parameters();
     for (const auto& item : other->module().named_parameters()) {
@@ -76,7 +78,8 @@ TEST(Trainer, SeveralMicroBatchesAndReplicas) {
   const Data data;
   const auto pipe = make_pipeline_trainer(task(), pipeline(2), Schedule::one_f_one_b);
   const auto parallel = make_data_parallel_trainer(task(), {c10::kCPU, c10::kCPU});
-  // Two halves on replicas and two halves as micro-batches are the same computation.
+  // Two halves on replicas and two halves as micro-batches are the same computation, so the losses
+  // must agree.
   EXPECT_NEAR(pipe->step(data.images, data.labels), parallel->step(data.images, data.labels), 1e-5);
   pipe->module().eval();
   EXPECT_EQ(pipe->predict(data.images).size(0), 4);

@@ -57,11 +57,14 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
   }
   if (!flags.for_simulated.empty() &&
       std::find(asked_ways.begin(), asked_ways.end(), Origin::kSimulated) == asked_ways.end()) {
-    throw std::invalid_argument(flags.for_simulated + " is for simulated rows, and none is made");
+    throw std::invalid_argument(
+        flags.for_simulated +
+        " is for simulated rows, and none is made; leave it out, or add simulated to --ways");
   }
   if (!flags.trace.empty() && traced == 0) {
     throw std::invalid_argument("--trace=" + flags.trace +
-                                " is for measured pipelines, and none is run");
+                                " is for measured pipelines, and none is run; leave it out, or "
+                                "choose one with --experiment and --ways");
   }
   std::vector<Variant> variants;
   std::string refusals;
@@ -75,7 +78,8 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
       continue;
     }
     if (named && !pipeline && flags.for_pipelines()) {
-      throw std::invalid_argument(given(flags) + " is for pipelines, not for " + name);
+      throw std::invalid_argument(given(flags) + " is for pipelines, not for " + name +
+                                  "; leave it out");
     }
     CommonFlags own = flags;
     if (!pipeline) {
@@ -98,9 +102,9 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
     }
   }
   if (!fits) {
-    throw std::invalid_argument(refusals.empty()
-                                    ? given(flags) + " is for pipelines, and none is run"
-                                    : "nothing can be run:" + refusals);
+    throw std::invalid_argument(
+        refusals.empty() ? given(flags) + " is for pipelines, and none is run; leave it out"
+                         : "nothing can be run:" + refusals);
   }
   return variants;
 }

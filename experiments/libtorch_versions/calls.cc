@@ -33,7 +33,7 @@ IValue tuple_of(std::vector<IValue> values) {
   return c10::ivalue::Tuple::create(std::move(values));
 }
 
-// The value with `change` instead of each tensor, in the form of own_copies().
+// The value with change(tensor) in the place of each tensor, in the form of own_copies().
 IValue with_tensors(const IValue& value, const std::function<IValue(const Tensor&)>& change) {
   if (value.isTensor()) return value.toTensor().defined() ? change(value.toTensor()) : IValue();
   if (value.isGenerator()) return {};
@@ -49,15 +49,15 @@ IValue with_tensors(const IValue& value, const std::function<IValue(const Tensor
   return tuple_of(std::move(parts));
 }
 
-// Whether the tensor stands for a plain number, as the 2 in `x * 2` does.
+// Whether the tensor stands for a plain number, like the 2 in `x * 2`.
 bool is_number(const Tensor& tensor) {
   const c10::ScalarType type = tensor.scalar_type();
   return tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
          (type == at::kDouble || type == at::kLong || type == at::kBool);
 }
 
-// Copies tensors: each storage once, and only the part of it that they use. Calls no operator,
-// which would be recorded.
+// Copies tensors. Each storage is copied once, and only the part of it that the tensors use. No
+// operator is called, because it would be recorded.
 class Copies {
  public:
   void reach(const Tensor& tensor) {
@@ -66,7 +66,7 @@ class Copies {
     for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
     const auto size = static_cast<int64_t>(tensor.element_size());
     Part& part = parts_[tensor.storage().unsafeGetStorageImpl()];
-    // The copy keeps the position in a cache line, for kernels that depend on it.
+    // The copy begins at the same position in a cache line, because some kernels depend on that.
     const int64_t begin = tensor.storage_offset() * size / kLine * kLine;
     part.begin = part.end == 0 ? begin : std::min(part.begin, begin);
     part.end = std::max(part.end, (last + 1) * size);
@@ -131,7 +131,7 @@ std::vector<char> bytes_of(const std::string& path) {
   return bytes;
 }
 
-// The parts of the file, of which the first is its `kind`.
+// The parts of the file. Throws unless the first part is `kind`.
 std::vector<IValue> read(const std::string& path, const std::vector<char>& bytes,
                          const std::string& kind, const char* made_by) {
   const std::string advice =

@@ -13,18 +13,18 @@
 
 namespace gpipe::experiments {
 
-// One call. `type` is that of its first floating-point tensor: "float32", "float64", "bfloat16"...,
-// or "other".
+// A call of an operator. `type` is the type of its first floating-point tensor: "float32",
+// "float64", "bfloat16"..., or "other".
 struct Call {
   std::string op;  // "aten::add.Tensor"
   std::string type;
-  std::string source;                  // what made it: "unet:1,8"
-  std::vector<std::string> names;      // of the arguments, as in the operator's schema
-  std::vector<c10::IValue> arguments;  // as own_copies() has them
+  std::string source;                  // the step that made it: "unet:1,8"
+  std::vector<std::string> names;      // the arguments' names, as in the operator's schema
+  std::vector<c10::IValue> arguments;  // in the form of own_copies()
 };
 
 struct Recording {
-  std::string version;  // of the LibTorch that recorded it
+  std::string version;  // of the LibTorch that recorded the calls
   std::vector<Call> calls;
 };
 
@@ -32,7 +32,8 @@ struct Recording {
 struct Result {
   std::string failure;  // why there is no result; empty: there is one
   // The returned tensors, then the arguments that the call changed. A tensor is undefined if the
-  // same call gives another one when repeated: some kernels return memory that they did not write.
+  // call gives another tensor when it is repeated, because some kernels return memory that they did
+  // not write.
   std::vector<at::Tensor> tensors;
 };
 
@@ -43,10 +44,10 @@ struct Replay {
 };
 
 struct Replays {
-  std::string version;     // of the LibTorch that replayed them
-  std::string capability;  // of the processor, as that LibTorch uses it: "AVX512"
-  std::string recording;   // the recording's version and its file's checksum
-  std::vector<std::string> operators, types;  // of each call
+  std::string version;                        // of the LibTorch that replayed them
+  std::string capability;                     // what that LibTorch uses of the processor: "AVX512"
+  std::string recording;                      // the recording's version and its file's checksum
+  std::vector<std::string> operators, types;  // an entry of each list for each call
   std::vector<Replay> runs;
 };
 
@@ -57,10 +58,10 @@ std::string capability_here();
 // quantized nor nested, and without a pending conjugation or negation.
 bool can_copy(c10::ArrayRef<c10::IValue> values);
 
-// The same values with tensors in memory of their own, with the same strides. Tensors that shared
-// memory share it in the copy, too. The copies have a form that a file can hold: lists, except
-// those of numbers, become tuples; undefined tensors and generators become None; a tensor that
-// stands for a plain number becomes the number.
+// The values with tensors in memory of their own, with the same strides. Tensors that shared memory
+// share it in the copy, too. The copies have a form that a file can hold: lists, except those of
+// numbers, become tuples; undefined tensors and generators become None; a tensor that stands for a
+// plain number becomes the number.
 std::vector<c10::IValue> own_copies(c10::ArrayRef<c10::IValue> values);
 
 // Throw std::runtime_error, with the path, for a file that cannot be read or written, and

@@ -29,7 +29,7 @@ TEST(OwnCopies, KeepStridesAndWhatSharesMemory) {
   EXPECT_EQ(copies[2].toTensor().strides(), row.strides());
   copies[0].toTensor().zero_();
   EXPECT_THAT(copies[1].toTensor().select(1, 1), EqualsBitwise(at::zeros({10})));
-  EXPECT_EQ(x[5][1].item<float>(), 51) << "its memory is its own";
+  EXPECT_EQ(x[5][1].item<float>(), 51) << "the copy must not share memory with x";
 }
 
 TEST(OwnCopies, HaveAFormForFiles) {

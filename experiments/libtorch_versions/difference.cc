@@ -17,7 +17,7 @@ std::string what_it_is(const at::Tensor& tensor) {
                       "]");
 }
 
-// One unit in the last place of a number of this size, in this type.
+// The size of one unit in the last place, for a number of size `size` in this type.
 double unit(double size, c10::ScalarType type) {
   const int bits = type == at::kDouble ? 52 : type == at::kFloat ? 23 : type == at::kHalf ? 10 : 7;
   return std::ldexp(1, std::ilogb(size) - bits);

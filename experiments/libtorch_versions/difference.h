@@ -11,7 +11,7 @@ namespace gpipe::experiments {
 
 // The difference of two tensors, or of several pairs of tensors after add().
 struct Difference {
-  int64_t elements = 0;  // compared
+  int64_t elements = 0;  // how many were compared
   int64_t differ =
       0;             // how many of them; two NaNs are equal, whatever their bits; 0 and -0 are not
   uint64_t ulp = 0;  // the largest distance, in units in the last place

@@ -58,7 +58,7 @@ constexpr char kUsage[] =
     "  tools/bazel run //experiments/libtorch_versions -- --hashes=here.txt --programs=2000";
 
 constexpr int64_t kMostThreads = 1024;
-constexpr int64_t kProgramsOfASource = 200;  // programs that are one source for --most_calls
+constexpr int64_t kProgramsOfASource = 200;  // for --most_calls, this many programs are one source
 
 int record(const std::string& path) {
   Recorder recorder(absl::GetFlag(FLAGS_most_calls));

@@ -30,7 +30,7 @@ void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (current != nullptr) {
     call = current->begin(op, last(*stack, op.schema().arguments().size()));
   }
-  // No guard excludes the key, so the operators that the kernel calls come here, too.
+  // No guard excludes the dispatch key, so the operators that the kernel calls are recorded, too.
   op.redispatchBoxed(keys, stack);
   if (call) current->end(*std::move(call), last(*stack, op.schema().returns().size()));
 }
@@ -56,7 +56,8 @@ bool computes(const c10::OperatorHandle& op) {
   for (const c10::Argument& result : op.schema().returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
   }
-  // Autocast calls the operator once more, with the types in which it computes.
+  // Under autocast an operator comes here twice: first with the caller's types, then with the types
+  // in which it computes. Only the second call counts.
   if (op.hasKernelForDispatchKey(DispatchKey::AutocastCPU) &&
       !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCPU)) {
     return false;

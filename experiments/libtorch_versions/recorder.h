@@ -41,11 +41,11 @@ class Recorder {
   };
 
   const Recording& recording() const { return recording_; }
-  // Operators of which calls were left out, because their tensors cannot be copied.
+  // The operators of calls that were left out, because their tensors cannot be copied.
   const std::set<std::string>& left_out() const { return left_out_; }
 
-  // For the kernel that intercepts the calls: begin() before a call, and end() after it if begin()
-  // returned one.
+  // For the kernel that intercepts the calls. It calls begin() before a call, and, if begin()
+  // returned a Call, end() after it.
   std::optional<Call> begin(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
   void end(Call call, c10::ArrayRef<c10::IValue> results);
 

@@ -56,7 +56,7 @@ TEST(Recorder, TakesOneOfCallsThatDifferInValues) {
       std::find_if(recorder.recording().calls.begin(), recorder.recording().calls.end(),
                    [](const Call& call) { return call.op == "aten::neg_"; });
   EXPECT_THAT(first->arguments[0].toTensor(), testing::EqualsBitwise(at::ones({2})))
-      << "what it had before it was changed";
+      << "the recording must keep the values from before the in-place operator";
 }
 
 TEST(Recorder, TakesTheTypeThatAutocastComputesIn) {

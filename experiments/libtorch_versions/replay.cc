@@ -52,8 +52,8 @@ IValue as(const c10::TypePtr& type, const IValue& value) {
   return list;
 }
 
-// The call's argument names as this version's schema has them. A name that the schema lacks was
-// renamed if the call has no argument with the name that now stands in its place.
+// The call's argument names as this version's schema has them. A name that the schema lacks counts
+// as renamed if the call has no argument with the name that the schema has at this place.
 std::vector<std::string> names_of(const Call& call, const c10::FunctionSchema& schema) {
   std::vector<std::string> names = call.names;
   for (size_t k = 0; k < names.size(); ++k) {
@@ -94,8 +94,8 @@ void add_tensors(const IValue& value, std::vector<Tensor>& tensors) {
   }
 }
 
-// Fills memory that such tensors may get next with `byte`, so that elements that a kernel does not
-// write differ from run to run.
+// Fills memory that tensors of these sizes may get next with `byte`. So elements that a kernel does
+// not write differ from run to run.
 void soil_memory_for(const std::vector<Tensor>& tensors, int byte) {
   std::vector<at::TensorBase> soiled;
   for (const Tensor& tensor : tensors) {

@@ -23,7 +23,8 @@ at::Tensor replayed(const Call& call) {
   return result.tensors.at(0);
 }
 
-// Everything that a Recorder records, from views to lists of tensors that may be missing.
+// Replays what a Recorder has recorded: calls with all kinds of arguments, from views to lists of
+// tensors that may be missing.
 TEST(Replay, MakesRecordedCallsAgain) {
   Recorder recorder(6);
   const at::Tensor x = at::rand({4, 4}).requires_grad_();
@@ -58,7 +59,8 @@ TEST(Replay, ANumberDoesNotChooseTheType) {
 
 TEST(Replay, FindsArgumentsByTheirNames) {
   const at::Tensor x = at::ones({2});
-  // add(self, other, *, alpha=1)
+  // The schema is add(self, other, *, alpha=1), so `other` may come first and `alpha` may be
+  // missing.
   EXPECT_THAT(replayed({"aten::add.Tensor", "", "", {"other", "self"}, {x, x}}),
               EqualsBitwise(x + x));
   EXPECT_EQ(replay({"aten::add.Tensor", "", "", {"self"}, {x}}).failure,

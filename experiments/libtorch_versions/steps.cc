@@ -47,8 +47,8 @@ void train(const NamedModel& named, c10::ScalarType type) {
   model->forward(input);
 }
 
-// The network with its attention written out and with dropout, instead of with LibTorch's attention
-// and without dropout.
+// The language model with attention that is written out and with dropout. `model` has LibTorch's
+// attention and no dropout.
 NamedModel written_out(NamedModel model, const models::TransformerOptions& options) {
   model.name += ",written-out";
   model.make = [options] { return models::transformer(options); };
@@ -57,8 +57,8 @@ NamedModel written_out(NamedModel model, const models::TransformerOptions& optio
 
 namespace programs = testing::programs;
 
-// The plain model after all calls of the program. Throws what LibTorch throws: some programs are
-// not a valid model.
+// The plain model after all calls of the program. Throws what LibTorch throws, because some
+// programs are not a valid model.
 programs::Side plain_run(const programs::Program& program) {
   programs::Side side = programs::make_side(program);
   programs::make_optimizer(program, side.model->parameters(), side);
@@ -83,7 +83,7 @@ void run_generated(uint64_t seed, c10::ScalarType type) {
   }
 }
 
-// FNV-1a over the bits of a tensor, from `hash` on.
+// Continues the FNV-1a hash `hash` with the bits of a tensor.
 uint64_t hashed(uint64_t hash, const at::Tensor& tensor) {
   if (!tensor.defined()) return hash * 31;
   const at::Tensor dense =
@@ -97,7 +97,7 @@ uint64_t hashed(uint64_t hash, const at::Tensor& tensor) {
 
 std::vector<Step> zoo_steps() {
   using models::model_by_name;
-  constexpr int64_t kSide = 64;         // of images
+  constexpr int64_t kSide = 64;         // the side of images, in pixels
   constexpr int64_t kAmoebaSide = 224;  // AmoebaNet-D takes no smaller ones
   const NamedModel gpt2 = model_by_name("gpt2:2,64,4,64,211");
   const NamedModel llama = model_by_name("llama:2,64,4,2,64,211");

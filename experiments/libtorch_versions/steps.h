@@ -13,13 +13,13 @@ namespace gpipe::experiments {
 
 struct Step {
   std::string name;
-  // Computes in this type, on the CPU, on the calling thread.
+  // Runs the step in this type, on the CPU, on the calling thread.
   std::function<void(c10::ScalarType type)> run;
 };
 
-// A step of each kind of network of //models, small: forward, loss, backward, AdamW; then a forward
-// in evaluation mode. Language models come twice: with LibTorch's attention, and with their own
-// attention and dropout.
+// A step of a small network of each kind of //models: forward, loss, backward, AdamW, and then a
+// forward in evaluation mode. Language models come twice: with LibTorch's attention, and with their
+// own attention and dropout.
 std::vector<Step> zoo_steps();
 
 // A step that runs the `count` random programs from number `first` on (gpipe/testing/programs) in

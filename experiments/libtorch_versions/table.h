@@ -15,12 +15,13 @@
 
 namespace gpipe::experiments {
 
-// Calls are equal, differ (by `difference`) or cannot be compared (`why`).
+// How calls of one operator and type compare: they are equal, differ (by `difference`) or cannot be
+// compared (`why`).
 struct Cell {
   int64_t calls = 0, equal = 0, differ = 0, incomparable = 0;
   int64_t unrepeatable = 0;      // calls with a result that is left out
   Difference difference;         // over the calls that differ
-  std::vector<std::string> why;  // each once
+  std::vector<std::string> why;  // each reason once
 
   // `left_out`: the places of results that do not repeat, in this or another call of the operator.
   void add(const Result& a, const Result& b, const std::set<size_t>& left_out);
@@ -28,7 +29,7 @@ struct Cell {
 
 struct ComparedTable {
   std::string first, second;  // "LibTorch 2.11.0 (AVX512), 1 thread"
-  // By operator and type; a cell for each column.
+  // The rows, by operator and type. A row has a cell for each column.
   std::map<std::pair<std::string, std::string>, std::vector<Cell>> rows;
   std::vector<std::string> columns;  // "1 thread", "2 threads"
 
@@ -37,8 +38,9 @@ struct ComparedTable {
   nlohmann::ordered_json to_json() const;
 };
 
-// Compares the results of both for each number of threads that both have. Throws
-// std::invalid_argument if they replayed different recordings or have no such number.
+// Compares the results of two replays, for each number of threads that both have. Throws
+// std::invalid_argument if they replayed different recordings or have no number of threads in
+// common.
 ComparedTable compare(const Replays& a, const Replays& b);
 
 // Compares the results with the first number of threads to those with each other number. Throws

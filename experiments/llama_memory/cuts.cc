@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "balance/choose/corrected_limits.h"
 #include "balance/choose/fitting_cut.h"
 #include "balance/costs/flops.h"
 #include "balance/costs/profile.h"
@@ -21,12 +22,10 @@
 namespace gpipe::experiments {
 namespace {
 
-// How often a cut is corrected after a plan.
-constexpr int kMostPlans = 6;
-// A parameter, its gradient, and AdamW's two moments.
+// Memory holds each parameter, its gradient, and AdamW's two moments.
 constexpr double kCopiesOfParameters = 4;
 
-// Roughly an H100. Only the ratio of the two speeds matters.
+// A device that is roughly an H100. Only the ratio of its two speeds matters.
 balance::NominalDevice nominal_device() {
   balance::NominalDevice device;
   device.flops_per_second = 400e12;
@@ -133,18 +132,18 @@ PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& c
   options.limits.assign(static_cast<size_t>(llama_case.devices), 0);
   options.explain = explain_options(llama_case);
   std::optional<PlannedCut> best;
-  std::vector<std::vector<int64_t>> tried;
-  for (int k = 0; k < kMostPlans; ++k) {
-    const std::vector<int64_t> balance = balance::smallest_cut(planner.profile(), options);
-    if (std::find(tried.begin(), tried.end(), balance) != tried.end()) break;
-    tried.push_back(balance);
-    PlannedCut planned = planner.plan(balance);
-    const balance::Explanation predicted = planner.predict(balance);
-    for (size_t d = 0; d < options.limits.size(); ++d) {
-      options.limits[d] = predicted.partitions[d].memory - planned.plan.devices[d].peak.bytes;
-    }
-    if (!best || planned.fullest() < best->fullest()) best = std::move(planned);
-  }
+  balance::correct_smallest_cut(
+      planner.profile(), options, balance::kMostPlans,
+      [&](const balance::Explanation& predicted, const std::vector<int64_t>& /*limits*/) {
+        PlannedCut planned = planner.plan(predicted.balance());
+        std::vector<balance::PredictionError> errors;
+        for (size_t d = 0; d < planned.plan.devices.size(); ++d) {
+          const int64_t held = planned.plan.devices[d].peak.bytes;
+          errors.push_back({d, held - predicted.partitions[d].memory});
+        }
+        if (!best || planned.fullest() < best->fullest()) best = std::move(planned);
+        return balance::PredictionErrors(std::move(errors));
+      });
   return *std::move(best);
 }
 

@@ -22,8 +22,8 @@ struct LlamaCase {
   // The type of parameters, activations, gradients and AdamW's state. The logits are converted to
   // float32 for the loss.
   c10::ScalarType type = c10::kBFloat16;
-  int64_t rows = 0;    // of a mini-batch
-  int64_t tokens = 0;  // of a row
+  int64_t rows = 0;    // rows of a mini-batch
+  int64_t tokens = 0;  // tokens of a row
   int64_t devices = 0;
   Checkpoint checkpoint = Checkpoint::kAlways;
 };
@@ -39,8 +39,8 @@ struct PlannedCut {
 };
 
 // The cut that one would write by hand: the same number of blocks on each device, the embedding on
-// the first, norm and head on the last. Throws c10::ValueError if the devices do not divide the
-// blocks.
+// the first device, norm and head on the last one. Throws c10::ValueError if the devices do not
+// divide the blocks.
 std::vector<int64_t> even_balance(int64_t blocks, int64_t devices);
 
 // Plans this cut. `check` is called repeatedly; an exception that it throws ends the planning.

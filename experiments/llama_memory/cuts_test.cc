@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A Llama of the same kind, so small that every cut of it can be planned.
+// A Llama that is so small that every cut of it can be planned.
 LlamaCase small(Checkpoint checkpoint, int64_t words = 512) {
   LlamaCase llama_case{models::TransformerOptions(models::TransformerKind::kLlama)
                            .vocab_size(words)
@@ -41,8 +41,8 @@ TEST(EvenBalance, HasAsManyBlocksOnEachDevice) {
   EXPECT_THROW(even_balance(2, 4), c10::ValueError);
 }
 
-// The parameters of embedding and head, and of a block: queries, keys and values, output, the MLP's
-// three, two norms.
+// The formula counts the parameters of embedding and head, and those of a block: queries, keys and
+// values, output, the MLP's three matrices, two norms.
 TEST(PlanCut, HoldsWhatTheFormulaSays) {
   const LlamaCase llama_case = small(Checkpoint::kAlways);
   const int64_t block = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160 + 2 * 64;
@@ -71,12 +71,14 @@ TEST(PlanCut, DoesNotKeepTheWeightsOfAllPairsOfTokens) {
     llama_case.tokens = tokens;
     return static_cast<double>(plan_cut(llama_case, even_balance(3, 3)).fullest());
   };
-  // Four times the tokens: four times the memory, and sixteen times that of the pairs.
+  // Four times as many tokens take four times the memory. Without fused attention the scores of all
+  // pairs of tokens take sixteen times as much, so the sum grows by more than 12.
   EXPECT_LT(fullest(4096, true) / fullest(1024, true), 4.1);
   EXPECT_GT(fullest(4096, false) / fullest(1024, false), 12);
 }
 
-// Plans every cut of nine layers into three.
+// The test plans every cut of nine layers into three parts, and compares the best one with
+// exact_cut().
 TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
   for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
     for (const int64_t words : {64, 2048}) {
@@ -96,11 +98,11 @@ TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
   }
 }
 
-// A better cut would have fewer layers on the fullest device: no cut that moves one of its layers
-// to another device is better.
+// A better cut would have fewer layers on the fullest device. So the test moves one of that
+// device's layers to each other device, and expects that no such cut is better.
 TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
   LlamaCase llama_case{models::llama_7b().fused_attention(true)};
-  llama_case.rows = 10;  // as many micro-batches as eight stages have at once, and two more
+  llama_case.rows = 10;  // two more micro-batches than the eight stages
   llama_case.tokens = 4096;
   llama_case.devices = 8;
   llama_case.checkpoint = Checkpoint::kNever;

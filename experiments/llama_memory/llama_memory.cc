@@ -146,7 +146,8 @@ PublishedTable table() {
 Plan prepare() {
   const CommonFlags flags = read_common_flags();
   if (flags.epochs) {
-    throw std::invalid_argument("--epochs: two steps are planned, and nothing is trained");
+    throw std::invalid_argument(
+        "--epochs: two steps are planned, and nothing is trained; leave it out");
   }
   if (flags.devices_given) {
     throw std::invalid_argument(

@@ -38,7 +38,7 @@ class Page:
         self._read, from_browser = os.pipe()
         os.set_blocking(self._read, False)
 
-        def descriptors():  # the browser reads from 3 and writes to 4
+        def descriptors():  # the browser reads from descriptor 3 and writes to 4
             copies = os.dup(to_browser), os.dup(from_browser)
             os.dup2(copies[0], 3)
             os.dup2(copies[1], 4)

@@ -20,7 +20,8 @@ import pictures
 DATA = pathlib.Path("experiments/report/testdata")
 PROGRAM = browser.find()
 
-# What a program can see of each plot: its name, its lines and points, the color of its text, and its width.
+# JavaScript that returns what the page shows of each plot: its name, its lines and points, the
+# color of its text, and its width.
 PLOTS = """Array.from(document.querySelectorAll(".plot"), (plot) => ({
   id: plot.id,
   drawn: plot.querySelectorAll("svg.main-svg").length > 0,

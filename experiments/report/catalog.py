@@ -13,10 +13,10 @@ class Experiment:
     heading: str
     plots: tuple  # kinds, drawn in this order; see plots.py
     minutes: int  # limit at --scale=smoke; at the other scales there is none
-    edition: str = ""  # of the published table, where there are several
-    data: bool = False  # takes --data
-    trace: bool = False  # draws a timeline beside --trace
-    first: int = 0  # seconds kept free for its rows that are not measured, which it makes first
+    edition: str = ""  # of the published table, if there are several editions
+    data: bool = False  # whether the program takes --data
+    trace: bool = False  # whether the program draws a timeline beside --trace
+    first: int = 0  # seconds kept free for rows that are not measured, which come first
 
     @property
     def name(self):
@@ -57,13 +57,14 @@ EXPERIMENTS = (
                first=30),
     Experiment("unet_schedules", "U-Net schedules on two cores, measured beside predicted", ("bars",), 2, first=15),
     Experiment("schedule_claims", "Claims on schedules, simulated", (), 1, first=10),
+    Experiment("interruptions", "Interruptions of a large cluster, simulated", (), 1, first=10),
     Experiment("llama_memory", "Llama 2 on eight devices: planned memory, even cut and exact one", ("devices",), 3,
                first=60),
     Experiment("amoebanetd_memory", "AmoebaNet-D memory, June 2019", ("memory",), 3, edition=OLD, first=40),
     Experiment("resnet101_speed", "ResNet-101 speed, June 2019", ("partitions",), 2, edition=OLD, first=10),
 )
 
-# //experiments/rivals, which has a table of another kind.
+# The program //experiments/rivals. Its table is of another kind than the experiments' tables.
 RIVALS = Experiment("rivals", "Rivals", (), 6)
 
 

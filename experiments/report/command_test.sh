@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The programs as users start them: from the workspace's runfiles, and from anywhere else.
+# Tests the programs as users start them: from the workspace's runfiles, and from any other folder.
 set -uo pipefail
 
 root="${PWD}"
@@ -8,7 +8,7 @@ trap 'rm -rf "${work}"' EXIT
 unset BUILD_WORKING_DIRECTORY
 failures=0
 
-# check NAME CODE TEXT COMMAND...: it ends with CODE and prints TEXT.
+# check NAME CODE TEXT COMMAND...: the command must end with CODE and print TEXT.
 check() {
   local name="$1" code="$2" text="$3" output actual
   shift 3
@@ -27,11 +27,12 @@ grep -q 'id="plotly"' "${work}/page/index.html" || { echo "FAILED: no library in
 check "a folder relative to the user's" 1 "written: ${work}/here/index.html" \
   env BUILD_WORKING_DIRECTORY="${work}" experiments/report/report --output=here --minutes=0
 
-# The rivals' program has the files that it needs.
+# The program of the rivals finds the files that it needs: it comes as far as a mistake in its
+# flags.
 check "rivals" 2 "--json: /no/such/folder/file cannot be written" \
   experiments/rivals/rivals --json=/no/such/folder/file
 
-# Started by its path in bazel-bin, where the runfiles lie beside it.
+# The report is started by its path in bazel-bin, where the runfiles lie beside it.
 mkdir -p "${work}/bin"
 cp experiments/report/report "${work}/bin/report"
 mkdir "${work}/bin/report.runfiles"

@@ -16,7 +16,7 @@ import tables
 
 HERE = pathlib.Path(__file__).parent
 
-# In the order of the page, with what each means.
+# The origins of figures, in the order of the page, with what each means.
 ORIGINS = (
     ("measured", "really run, on this machine and at this scale"),
     ("planned", "computed at the published size on the meta device, without running it; settings that were not "
@@ -79,7 +79,7 @@ def _view(section):
         view["plots"] = plots.of_table(section.plots, table, section.name)
         view["counts"] = tables.count_origins(table)
         view["remarks"] = view["remarks"] + [remark for remark in [tables.crowded(table)] if remark]
-    # Several grids share their notes.
+    # If there are several grids, each has the same notes.
     view["notes"] = view["grids"][0].notes if view["grids"] else []
     return view
 

@@ -22,13 +22,13 @@ def main(arguments):
     if not program:
         sys.exit("pictures: none of {} is on PATH; Debian: apt-get install chromium".format(", ".join(browser.NAMES)))
     if not (start / flags.page).is_file():
-        sys.exit("pictures: --page={}: there is no such file".format(flags.page))
+        sys.exit("pictures: --page={}: there is no such file; name the report's index.html".format(flags.page))
     with browser.Page(program) as page:
         page.view(flags.width, flags.dark)
         page.open(start / flags.page)
         page.evaluate("window.plotsDrawn.then(() => true)")
         if flags.part and not page.evaluate("document.querySelector({!r}) !== null".format(flags.part)):
-            sys.exit("pictures: --part={}: the page has no such part".format(flags.part))
+            sys.exit("pictures: --part={}: the page has no such part; give a CSS selector of one".format(flags.part))
         page.picture(start / flags.output, flags.part)
     print("written: {}".format(flags.output))
     return 0

@@ -11,7 +11,8 @@ import rivals
 from tables import (columns_of, figure_of, full_size, groups, is_number, partitions, published_value, ratio_key,
                     scale_of, series)
 
-# The colors of published figures, by source, and of curves: names of page.css's variables.
+# The names of page.css's variables for the colors of published figures, one for each source, and of
+# curves.
 _SOURCES = ("published", "published-2", "published-3")
 _CURVES = ["curve-{}".format(k) for k in range(1, 9)]
 NO_MEMORY = "out of memory"
@@ -32,7 +33,7 @@ def _plot(kind, title, x_title, labels, y_title, lines):
     lines = [line for line in lines if any(y is not None for y in line["y"])]
     if all(line["color"] in _SOURCES for line in lines):
         return None
-    if len(lines) == 1:  # It has no legend.
+    if len(lines) == 1:  # A plot of one line has no legend, so the title says how it was made.
         how = lines[0]["name"].partition("ours, ")[2]
         title += ", " + how if how and how not in title else ""
     return {"kind": kind, "title": title, "x": {"title": x_title, "labels": labels},

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a test in Python: py_test.sh FILE [ARGUMENT...].
+# Runs a test that is written in Python: py_test.sh FILE [ARGUMENT...].
 set -euo pipefail
 
 # shellcheck source=experiments/report/python.sh

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced: sets `python` to the first Python that has Jinja, which Debian installs for its own Python only.
+# To be sourced. Sets `python` to the first Python that has Jinja, which Debian installs for its own
+# Python only.
 for python in python3 /usr/bin/python3 ""; do
   [[ -n ${python} ]] || break
   "${python}" -c "import jinja2" 2>/dev/null && break

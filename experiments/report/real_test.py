@@ -24,7 +24,8 @@ FOLDER = tempfile.TemporaryDirectory()
 def table_of(program, *flags):
     """The table that the program writes at smoke."""
     file = pathlib.Path(FOLDER.name, "table.json")
-    # Tests run in parallel: threads that spin for a core they do not get would cost minutes.
+    # Each program gets one thread, because tests run in parallel, and threads that spin for a core
+    # that they do not get would cost minutes.
     subprocess.run([program, "--scale=smoke", "--seed=4711", "--json={}".format(file), *flags], check=True,
                    stdout=subprocess.DEVNULL, env=dict(os.environ, OMP_NUM_THREADS="1"))
     return json.loads(file.read_text())
@@ -102,7 +103,7 @@ class Speed(Checks, unittest.TestCase):
         cls.table = table_of(SPEED, "--experiment=baseline,pipeline-1")
 
     def test_figures(self):
-        # The first simulated row is as published by construction.
+        # The simulation is scaled such that its first row is as published.
         self.assertRegex(page_text.of(self.html()),
                          r"\| simulated\S* \| 95\.9 \| 95\.862 \| 1\.00 \| 1 \| 1 \| 1\.00\n")
 

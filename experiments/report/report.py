@@ -33,9 +33,10 @@ earlier run and not run again; 2 for wrong usage; 130 after Ctrl-C."""
 COMMAND = "tools/bazel run -c opt //experiments/report --"
 RIVALS = catalog.RIVALS.name
 SMOKE_MINUTES = 15
-# Kept free for the page.
+# The time that is kept free for writing the page.
 RESERVE_SECONDS = 10
-# States that more time, or a mended program, may turn into a whole table.
+# States of experiments without a whole table. With more time, or after a program is repaired, there
+# may be one.
 INCOMPLETE = (run.FAILED, run.INTERRUPTED, run.STOPPED)
 
 
@@ -108,7 +109,7 @@ class Console:
 
     def say(self, text):
         self.last = time.monotonic()
-        with contextlib.suppress(OSError):  # A terminal that was closed: the page is still written.
+        with contextlib.suppress(OSError):  # If the terminal was closed, the page is still written.
             self._clear()
             print(text, file=self.out, flush=True)
 
@@ -138,11 +139,11 @@ class Runner:
         self.flags = flags
         self.console = console
         self.interrupt = interrupt
-        self.root = root  # of the programs
+        self.root = root  # the folder with the programs
         self.plotly = plotly
         self.begin = time.monotonic()
         self.environment = machine.environment(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ""))
-        self.sections = []  # of the page
+        self.sections = []  # all sections of the page
         self.asked = []  # the sections that are run or reused
 
     def run(self):
@@ -157,7 +158,7 @@ class Runner:
             self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, result, rivals=True))
         if others := self._of_other_scales():
             self.console.say("not reused, since this page is at --scale={}: {}".format(self.flags.scale, others))
-        # Without the sections that are kept from an earlier run.
+        # The sections that are run: all but those that are kept from an earlier run.
         self.asked = [section for section in self.sections if section.result is later]
         for index, section in enumerate(self.asked):
             label = "[{}/{}] {}".format(index + 1, len(self.asked), section.name)
@@ -177,7 +178,7 @@ class Runner:
         report = page.Report(self.flags.scale, "{}, in {}".format(now(), used), self.flags.command, self.environment,
                              self.sections, state, self.plotly)
         target = self.flags.output / "index.html"
-        # A name of its own, so that no file of the user is overwritten.
+        # The file's name ends in the process's number, so that no file of the user is overwritten.
         part = target.with_suffix(".part{}".format(os.getpid()))
         part.write_text(page.render(report))
         part.replace(target)
@@ -217,14 +218,15 @@ class Runner:
         total = self.flags.minutes
         seconds = None
         if self.flags.scale == "smoke":
-            # A user who allows more time than the default has a slower machine.
+            # If a user allows more time than the default, the machine is taken to be slower, and
+            # each experiment gets more time in proportion.
             seconds = minutes * 60 * max(total / SMOKE_MINUTES, 1)
         if total is None:
             return seconds, run.GRACE_SECONDS
         left = total * 60 - (time.monotonic() - self.begin) - RESERVE_SECONDS
         if later:
             left = max(left - later, left * own / (own + later))
-        # To stop takes time, too: else the last experiment could exceed the time for all.
+        # Stopping takes time, too. Without this share the last experiment could exceed the time for all.
         until_asked = left - min(run.GRACE_SECONDS, left / 2)
         seconds = until_asked if seconds is None else min(seconds, until_asked)
         return seconds, min(run.GRACE_SECONDS, left - seconds)
@@ -259,7 +261,7 @@ class Runner:
         elif seconds is not None and seconds <= 0:
             why_not = "no time was left of the {:g} minutes (--minutes)".format(self.flags.minutes)
         if why_not:
-            # An earlier result says more than that.
+            # An earlier result says more than the reason why there is none now.
             return earlier or run.Result(run.NOT_RUN, why_not)
 
         results.unlink(missing_ok=True)
@@ -270,7 +272,8 @@ class Runner:
             traces.mkdir()
             argv.append("--trace=" + str(traces / "step.svg"))
         self.console.say(label + ": started")
-        # As under `bazel run`: programs look for their data where they are, and for the user's files where the user is.
+        # The program runs as under `bazel run`: it looks for its data where it is, and for the user's files where the
+        # user is.
         environment = dict(os.environ, BUILD_WORKING_DIRECTORY=os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()))
         try:
             ended = run.run_process(

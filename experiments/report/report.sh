@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a program of this folder, report.py or pictures.py, by the name under which it is called.
+# Starts report.py or pictures.py, depending on the name under which this script is called.
 set -euo pipefail
 
 program="${0##*/}"

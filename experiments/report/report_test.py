@@ -23,7 +23,8 @@ TABLE = {"name": "x", "title": "A table",
          "columns": [{"key": "speed", "heading": "speed", "sources": [], "compared_with": ""}],
          "ratio": None, "remarks": [], "environment": "made up", "command": "tools/bazel run //x", "rows": [ROW]}
 
-# What the programs do; $json is where their table goes, $table a table.
+# What the test's programs do, by their names. $json is the file for their table, $table has a
+# table.
 PROGRAMS = {
     "good": 'echo called "$@"; echo "in $PWD for $BUILD_WORKING_DIRECTORY"; cp "$table" "$json"',
     "bad": 'echo "cannot: <reason>"; exit 1',
@@ -144,17 +145,19 @@ class Report(unittest.TestCase):
         self.assertIn("good: done (earlier results)", said)
         self.assertIn("Changed by hand", self.text())
         self.assertIn("Taken over from an earlier run of", self.text())
-        # Results of another scale are measured again.
+        # Results of another scale are not reused, but measured again.
         code, said = self.run_report("--reuse", "--experiments=good", "--scale=small")
         self.assertIn("not reused, since this page is at --scale=small: good (smoke)\n", said)
         self.assertNotIn("Changed by hand", self.text())
 
     def test_what_failed_is_run_again(self):
         self.run_report("--experiments=bad")
-        (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))  # as of one that failed halfway
+        # The file is as a program leaves it that failed halfway.
+        (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))
         code, said = self.run_report("--reuse", "--experiments=bad", "--minutes=0")
         self.assertEqual(code, 1)
-        self.assertIn("| a | measured^1 | 2.50\n", self.text())  # there was no time to run it
+        # There was no time to run the program again, so the page has the earlier result.
+        self.assertIn("| a | measured^1 | 2.50\n", self.text())
         code, said = self.run_report("--reuse", "--experiments=bad")
         self.assertIn("bad: failed: exit code 1; it wrote no results\n", said)
         program = self.root / "experiments" / "bad" / "bad"
@@ -167,7 +170,7 @@ class Report(unittest.TestCase):
         self.use("slow", minutes=0.01)
         code, said = self.run_report("--experiments=slow")
         self.assertIn("slow: stopped", said)
-        # There is no time now: what was reached stays.
+        # There is no time now, so the earlier result stays.
         code, said = self.run_report("--reuse", "--experiments=slow", "--minutes=0")
         self.assertEqual(code, 1)
         self.assertIn("slow: stopped", said)
@@ -198,7 +201,7 @@ class Report(unittest.TestCase):
         self.assertEqual(grace, run.GRACE_SECONDS)
         self.assertLessEqual(seconds + grace, 2 * 60 - report.RESERVE_SECONDS)
         self.assertGreater(seconds, 60)
-        # Little time is shared.
+        # If there is little time, half of it is for running and half for stopping.
         seconds, grace = self.limits("--minutes=0.5", "--scale=small")
         self.assertLessEqual(seconds + grace, 30 - report.RESERVE_SECONDS)
         self.assertAlmostEqual(seconds, grace, delta=0.1)
@@ -219,13 +222,13 @@ class Report(unittest.TestCase):
                 self.run_report("--experiments=good,bad", "--minutes={}".format(minutes))
             return [call[0][2] + call[1]["grace"] for call in called.call_args_list]
 
-        # All but what is kept free, also for a table that has nothing but measured rows.
+        # An experiment gets all the time but what is kept free, also if its table has measured rows only.
         kept = 300 - report.RESERVE_SECONDS
         for own in (20, 0):
             first, second = limits(5, own, 90)
             self.assertLessEqual(first, kept - 90)
             self.assertGreater(second, kept - 60)  # the first one took no time
-        # Where it is not enough for both, each has its share.
+        # If the time is not enough for both experiments, each gets its share.
         first, _ = limits(1, 30, 60)
         self.assertLessEqual(first, (60 - report.RESERVE_SECONDS) / 3)
         self.assertGreater(first, 0)
@@ -270,7 +273,7 @@ class Report(unittest.TestCase):
         self.run_report("--experiments=good,bad")
         (self.output / "results" / "bad.json").write_text(json.dumps(TABLE))
         code, said = self.run_report("--reuse", "--experiments=good")
-        self.assertEqual(code, 0)  # the one that failed was not asked for
+        self.assertEqual(code, 0)  # "bad", which failed, was not asked for
         self.assertIn("[1/1] good: done (earlier results)", said)
         text = self.text()
         self.assertLess(text.index("The bad one"), text.index("The good one"))
@@ -326,7 +329,7 @@ class Report(unittest.TestCase):
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline and not (log.exists() and "started" in log.read_text()):
                 time.sleep(0.01)
-            # By now the page has the earlier results.
+            # By now the page has the results of the experiments that are over.
             self.page_before = self.text()
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -341,7 +344,7 @@ class Report(unittest.TestCase):
         self.assertIn("interrupted: by the user, after 0:0", text)
         self.assertEqual(text.count("| a | measured^1 | 2.50"), 2)
         self.assertIn("not run: the report was interrupted before.", text)
-        # A second run continues from there.
+        # A second run with --reuse runs only what is not complete.
         self.use("good", "slow", "bad", minutes=0.01)
         _, said = self.run_report("--reuse")
         self.assertIn("good: done (earlier results)", said)

@@ -10,7 +10,7 @@ WITH_PYTHON = "--rivals=PYTHON"
 OURS = "ours"
 OWN_CUT = ", own cut"
 
-# (key, heading, the table's unit in units of the JSON)
+# Figures of the table: (key in the JSON, heading, the table's unit in units of the JSON).
 FIGURES = (
     ("step_seconds", "whole training step: ms, and beside it how many times ours", 1e-3),
     ("peak_bytes", "peak memory: MiB, and beside it how many times ours", 2 ** 20),

@@ -10,14 +10,15 @@ import subprocess
 import threading
 import time
 
-# After it was asked to stop, a program finishes its step and writes what it has.
+# How long a program may take after it was asked to stop: it finishes its step and writes what it
+# has.
 GRACE_SECONDS = 30
 
-# How an experiment ended.
+# The ways in which an experiment may end.
 DONE = "done"
 FAILED = "failed"
-STOPPED = "stopped"  # by a time limit
-INTERRUPTED = "interrupted"  # by the user
+STOPPED = "stopped"  # a time limit ended it
+INTERRUPTED = "interrupted"  # the user ended it
 NOT_RUN = "not run"
 
 EXIT_INTERRUPTED = 130
@@ -28,13 +29,13 @@ class Result:
     """What became of an experiment. The table, if there is one, is in `json`."""
 
     state: str
-    reason: str = ""  # why, unless it is done
+    reason: str = ""  # why the experiment is not done
     command: str = ""
     seconds: float = 0
-    written: str = ""  # when, for people
+    written: str = ""  # the time, as text for people
     scale: str = ""
-    environment: dict = dataclasses.field(default_factory=dict)  # of the machine that ran it
-    log_end: str = ""  # of a failed one
+    environment: dict = dataclasses.field(default_factory=dict)  # the machine and build that made the result
+    log_end: str = ""  # the last lines, if it failed
     json: object = None
     reused: bool = False
     pictures: list = dataclasses.field(default_factory=list)  # (caption, SVG)
@@ -124,7 +125,7 @@ def run_process(argv, log, limit, interrupt, tick=None, environment=None, folder
             tick(now - begin)
         pause.wait(0.1)
     if ended.why:
-        kill_session(process)  # What it may have started and left behind.
+        kill_session(process)  # Ends what the program may have started and left behind.
     return ended
 
 
@@ -156,7 +157,7 @@ def result_of(ended, json_path, log, limit):
     """The result of an ended process, with the file that it left."""
     table, why_no_table = read_json(json_path)
     if ended.exit_code == 0 and table is not None:
-        state, reason = DONE, ""  # Even if it was asked to stop: it was done by then.
+        state, reason = DONE, ""  # A program that was asked to stop may have been done by then.
     elif ended.why == INTERRUPTED:
         state, reason = INTERRUPTED, "by the user, after {}".format(minutes(ended.seconds))
     elif ended.why == STOPPED:

@@ -14,14 +14,14 @@ class Cell:
     rowspan: int = 1
     colspan: int = 1
     header: str = ""  # "col" or "row", if it is a header
-    origin: str = ""  # of a tag
-    aside: str = ""  # said beside the text, smaller
+    origin: str = ""  # how the figure was got, if the cell is a tag
+    aside: str = ""  # a text in smaller letters beside the cell's text
     notes: tuple = ()  # numbers of footnotes
 
 
 @dataclasses.dataclass
 class Grid:
-    head: list  # lines of cells
+    head: list  # the lines of the head, each a list of cells
     body: list
     notes: list  # texts; the first one has number 1
 
@@ -79,7 +79,8 @@ def scale_of(row):
 
 def full_size(row):
     """Whether its figures are those of the published configuration, so that they can be compared one by one."""
-    changed = (row.get("settings") or {}).get("changed")  # a flag for which it is not as published
+    # `changed` names a flag for which the row is not as published.
+    changed = (row.get("settings") or {}).get("changed")
     return row.get("origin") in ("planned", "simulated") or (scale_of(row) == "full" and not changed)
 
 

@@ -132,7 +132,8 @@ class Grid(unittest.TestCase):
 
     def test_how_measured_rows_were_made(self):
         table = read("made_speed")
-        self.assertEqual(tables.measured_with(table), {"scale": "smoke"})  # those at full size are simulated
+        # The rows at full size are simulated, so only the scale of the measured rows counts.
+        self.assertEqual(tables.measured_with(table), {"scale": "smoke"})
         for row, devices in zip(table["rows"][0::2], ["cpu", "cpu,cpu", "cpu,cpu", "cpu"]):
             row["settings"].update(devices=devices, seed=0)
         table["rows"][1]["settings"].update(devices="cuda:0", seed=1)
@@ -144,7 +145,8 @@ class Grid(unittest.TestCase):
         table["rows"][0]["settings"]["scale"] = "full"
         body = tables.grid(table).body
         self.assertEqual([line[-6].text for line in body[:2]], ["95.862", "95.862"])
-        self.assertEqual([line[-6].text for line in body[2:4]], ["", "81.796"])  # measured at smoke
+        # The measured row of body[2] is at smoke, so it has no published figure beside it.
+        self.assertEqual([line[-6].text for line in body[2:4]], ["", "81.796"])
 
     def test_lines_are_as_wide_as_the_head(self):
         for name in ("made_speed", "made_memory", "made_accuracy"):
@@ -238,7 +240,8 @@ class Rivals(unittest.TestCase):
         self.assertEqual(found[1], ("ResNet [1, 1], 1, never",
                                     base + " --rivals=python3 --rounds=2 --networks=resnet --stages=1 --modes=never"))
         self.assertEqual(len(found), 1 + len(rivals.cases(read("made_rivals"))))
-        # If it was run without a Python, or it is not known how it was run, the command names the flag.
+        # If the rivals ran without --rivals=PYTHON, or the command of the run is not known, the
+        # command that is shown names this flag.
         for command in ("", base + " --stages=2", "tools/bazel run -c opt //experiments/rivals"):
             self.assertEqual(rivals.commands(read("made_rivals"), command)[0][1], base + " --rivals=PYTHON")
 

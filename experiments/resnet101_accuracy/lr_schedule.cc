@@ -6,7 +6,7 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr double kPublishedEpochs = 90;
-// The warm-up of the published code. (Goyal et al. warm up for five epochs.)
+// The length of the warm-up in the published code. (Goyal et al. warm up for five epochs.)
 constexpr double kWarmUpEpochs = 4;
 
 double decayed(LrDecay decay, double epoch) {
@@ -20,7 +20,7 @@ double decayed(LrDecay decay, double epoch) {
 }  // namespace
 
 double LrSchedule::at(int64_t step) const {
-  // The progress, in epochs of the published run.
+  // The progress of training, converted to epochs of the published run.
   const double epoch = static_cast<double>(step) * kPublishedEpochs /
                        (static_cast<double>(steps_per_epoch) * static_cast<double>(epochs));
   const double multiple =

@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kEqual = 1e-12;
 
-// The first and last step of every stretch of the published runs. A step exactly on the border
-// belongs to the later stretch.
+// The learning rates of the published runs at the first and the last step of every stretch. A step
+// exactly on the border belongs to the later stretch.
 struct Golden {
   int64_t batch_size;
   int64_t steps_per_epoch;

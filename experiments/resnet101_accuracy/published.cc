@@ -13,7 +13,7 @@ struct Figures {
   const char* no_counterpart;  // why there is nothing to run; empty if there is
 };
 
-// torchgpipe, benchmarks/resnet101-accuracy, v0.0.7.
+// The figures of torchgpipe's benchmarks/resnet101-accuracy, v0.0.7.
 constexpr Figures kRows[] = {
     {"naive-128", "", "", "", ""},
     {"dataparallel-256", "22.02±0.11", "180.344", "1", ""},
@@ -24,7 +24,8 @@ constexpr Figures kRows[] = {
     {"pipeline-4k", "22.13±0.09", "378.746", "2.100", ""},
 };
 
-// "Accurate, Large Minibatch SGD", 2017, which torchgpipe's table shows beside its own rows.
+// The figures of Goyal et al., "Accurate, Large Minibatch SGD", 2017. torchgpipe's table shows them
+// beside its own rows.
 constexpr char kGoyal[] = "Goyal et al.";
 struct Reference {
   const char* experiment;

@@ -54,11 +54,12 @@ constexpr char kUsage[] =
     "naive-128, dataparallel-256, pipeline-256 and pipeline-1k unless told otherwise.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
-// One experiment of each kind and a deep pipeline: what two cores can do within a few minutes.
+// The experiments at --scale=smoke: one of each kind and a deep pipeline, which two cores can do
+// within a few minutes.
 constexpr char kSmokeExperiments[] = "naive-128,dataparallel-256,pipeline-256,pipeline-1k";
 // The number of loading processes of the published runs.
 constexpr int64_t kPublishedWorkers = 32;
-// On no machine do more threads than this load anything faster.
+// The most threads that may load images. More would not be faster on any machine.
 constexpr int64_t kMostWorkers = 1024;
 
 std::string read_data(Scale scale) {
@@ -93,7 +94,8 @@ AccuracyFlags read_flags() {
     command::check_writable_folder("--checkpoint_dir", flags.state_folder);
   }
   if (flags.resume && flags.overwrite) {
-    throw std::invalid_argument("--resume and --overwrite contradict each other");
+    throw std::invalid_argument(
+        "--resume and --overwrite contradict each other; leave one of them out");
   }
   return flags;
 }
@@ -122,8 +124,9 @@ Plan prepare() {
       std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
         return std::filesystem::exists(state_file(flags, variant.name));
       })) {
-    throw std::invalid_argument("--checkpoint_dir=" + flags.state_folder +
-                                " has none of these experiments to resume");
+    throw std::invalid_argument(
+        "--checkpoint_dir=" + flags.state_folder +
+        " has none of these experiments to resume; leave out --resume, or name another folder");
   }
   plan.remarks = {
       "Published: torchgpipe v0.0.5, ImageNet, ResNet-101, 90 epochs, on GPUs; reference-*: Goyal "

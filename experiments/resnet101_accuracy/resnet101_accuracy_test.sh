@@ -6,7 +6,7 @@ program=$1
 write_images=$2
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
-# Small enough to take seconds.
+# The flags of a training that takes seconds.
 tiny=(--data=fake --batch_size=16 --limit_train=160 --epochs=3)
 
 expect_mistake "did you mean pipeline-256?" --experiment=pipeline-25
@@ -27,7 +27,7 @@ expect_mistake "did you mean --epochs?" --epoch=3
 "$program" --help >"$work/help.log" || fail "--help"
 grep -q -e "--checkpoint_dir" "$work/help.log" || fail "no flag in --help"
 
-# A figure of a row: the JSON's FILE, EXPERIMENT and KEY.
+# figure_of FILE EXPERIMENT KEY: prints a figure of a row of the JSON in FILE.
 figure_of() {
   python3 -c 'import json, sys
 rows = {row["experiment"]: row for row in json.load(open(sys.argv[1]))["rows"]}
@@ -49,18 +49,19 @@ grep -q "^Not run: naive-128, " "$work/whole.log" || fail "a row that was not ru
 sed -n '/^ResNet-101 accuracy/,/^LibTorch/p' "$work/whole.log" | awk 'length > 82' | grep -q . &&
   fail "a line of the table is too long"
 
-# In the second epoch.
+# The run is interrupted in its second epoch.
 expect_stopped "1/3 epoch" "$work/stopped.log" "${run[@]}" --checkpoint_dir="$work/checkpoints"
 grep -q "stopped after epoch [12] of 3" "$work/stopped.log" || fail "what was reached is not said"
 grep -q "^pipeline-256  *interrupted " "$work/stopped.log" || fail "no table after Ctrl-C"
 
-# Beginning anew would lose the saved run.
+# Without --resume the run would begin anew and lose the saved one, so it is refused.
 expect_mistake "resume goes on" --experiment=gpipe-256 "${tiny[@]}" --checkpoint_dir="$work/checkpoints"
-# With other learning rates the saved epochs would have gone differently.
+# With another number of epochs the learning rates would be others, so the saved run must not be
+# resumed.
 expect_mistake "belongs to a run of 3 epochs" --experiment=gpipe-256 "${tiny[@]}" --epochs=9 \
   --checkpoint_dir="$work/checkpoints" --resume
 
-# Resuming with another balance ends where the uninterrupted run ended.
+# A run that is resumed with another balance has the same error as the uninterrupted run.
 "${run[@]}" --balance=30,21 --checkpoint_dir="$work/checkpoints" --resume \
   --json="$work/resumed.json" >"$work/resumed.log" 2>&1 || fail "resumed run"
 grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed"
@@ -82,7 +83,7 @@ grep -q "^pipeline-256  *failed  *[0-9]" "$work/failed.log" || fail "the rest di
 grep -q "File too large" "$work/failed.log" || fail "the reason is not told"
 [ -z "$(ls "$work/full")" ] || fail "half a file stays"
 
-# Photographs, one of them damaged.
+# Training on photographs of which one is damaged goes on, with a warning that names the file.
 "$write_images" "$work/images" || fail "write_images"
 "$program" --experiment=naive-128 --data=imagenet:"$work/images" --batch_size=8 --epochs=1 \
   --workers=2 >"$work/images.log" 2>&1 || fail "images"

@@ -31,7 +31,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Affects only memory and speed.
+// The mini-batch of a validation. Its size affects only memory and speed, not the result.
 constexpr int64_t kValidationBatch = 250;
 constexpr double kPercent = 100;
 
@@ -45,7 +45,7 @@ struct Ready {
 
   const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
-  // The setup of a pipeline; it means nothing for the other ways.
+  // The setup of the pipeline. Only an experiment with Way::kPipeline uses it.
   PipelineSetup setup() const {
     return choose_setup(flags.common, settings.balance, settings.chunks);
   }
@@ -88,7 +88,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
   throw std::logic_error("unknown way");
 }
 
-// What a resumed run must have in common with the earlier one.
+// The settings that a resumed run must have in common with the earlier run.
 std::map<std::string, std::string> config_of(const Ready& ready) {
   const Settings& settings = ready.settings;
   std::map<std::string, std::string> config = {
@@ -98,7 +98,8 @@ std::map<std::string, std::string> config_of(const Ready& ready) {
       {"batch_size", std::to_string(settings.batch_size)},
       {"seed", std::to_string(ready.flags.common.seed)},
       {"weight_decay", std::to_string(settings.weight_decay)}};
-  // Batch norm sees micro-batches, or the replicas' shares, so their number changes the result.
+  // Batch norm computes over a micro-batch, or over a replica's share of the mini-batch, so the
+  // number of these changes the result.
   if (ready.way() == Way::kPipeline) config["chunks"] = std::to_string(settings.chunks);
   if (ready.way() == Way::kDataParallel) config["replicas"] = std::to_string(ready.devices.size());
   return config;
@@ -284,12 +285,12 @@ RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
-  choose_chunks(flags.common, 1, ready->settings.batch_size);  // throws if there are too many
+  choose_chunks(flags.common, 1, ready->settings.batch_size);  // throws for too many chunks
   ready->source = source;
   const int64_t needed = experiment.way == Way::kPipeline
                              ? static_cast<int64_t>(ready->settings.balance.size())
                              : experiment.devices;
-  // Data parallelism runs on as many devices as there are.
+  // Data parallelism takes any number of devices, so it runs on as many as there are.
   ready->devices = choose_devices(flags.common, experiment.name, needed,
                                   /*any_number=*/experiment.way == Way::kDataParallel);
   if (ready->steps_per_epoch() == 0) {

@@ -1,4 +1,4 @@
-// make_run: one experiment of the table: its settings, and how it runs.
+// make_run: prepares one experiment of the table: its settings, and how it runs.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_RUN_EXPERIMENT_H_
 

@@ -8,8 +8,8 @@
 namespace gpipe::experiments {
 namespace {
 
-// At the smaller scales a micro-batch has at least this many images: batch norm needs some, and
-// small operators have more overhead than work.
+// At the smaller scales a micro-batch has at least this many images, because batch norm needs some,
+// and small operators have more overhead than work.
 constexpr int64_t kLeastMicroBatch = 32;
 
 }  // namespace
@@ -19,7 +19,8 @@ const std::vector<Experiment>& published_experiments() {
   static const std::vector<Experiment> experiments = {
       {"naive-128", Way::kNaive, 128, 32, 1, 1, {}},
       {"dataparallel-256", Way::kDataParallel, 256, 64, 2, 1, {}},
-      // Four devices in torchgpipe's code, eight in its table.
+      // torchgpipe's code has four devices for this experiment, its table eight. This row is as in
+      // the code.
       {"dataparallel-1k", Way::kDataParallel, 1024, 128, 4, 1, {}},
       {"pipeline-256", Way::kPipeline, 256, 64, 2, 4, {140, 230}},
       {"pipeline-1k", Way::kPipeline, 1024, 128, 8, 64, eight},

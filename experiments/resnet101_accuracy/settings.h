@@ -19,24 +19,25 @@ enum class Way {
   kPipeline,      // gpipe::GPipe
 };
 
-// As published, with ResNet-101 of 370 layers.
+// An experiment as it was published, with ResNet-101 of 370 layers.
 struct Experiment {
   std::string name;
   Way way = Way::kNaive;
   int64_t batch_size = 0;
-  int64_t scaled_batch_size = 0;  // at the smaller scales: not as published
+  int64_t scaled_batch_size = 0;  // at the smaller scales
   int64_t devices = 1;
   int64_t chunks = 1;            // pipeline only
   std::vector<int64_t> balance;  // pipeline only
 };
 
-// naive-128, dataparallel-256, dataparallel-1k, pipeline-256, pipeline-1k, pipeline-4k.
+// The published experiments: naive-128, dataparallel-256, dataparallel-1k, pipeline-256,
+// pipeline-1k, pipeline-4k.
 const std::vector<Experiment>& published_experiments();
 
 // Throws std::invalid_argument for an unknown name.
 const Experiment& find_experiment(const std::string& name);
 
-// Settings given on the command line; one that is nullopt or empty is left to the scale.
+// Settings from the command line. If one is nullopt or empty, the scale decides.
 struct Overrides {
   std::optional<int64_t> epochs;
   std::optional<int64_t> batch_size;
@@ -49,7 +50,7 @@ struct Overrides {
 struct Settings {
   Experiment published;
   ScaledResNet network;
-  int64_t enlarge = 1;  // of Fashion-MNIST's 28x28
+  int64_t enlarge = 1;  // the factor for Fashion-MNIST's images of 28x28
   int64_t epochs = 90;
   int64_t limit_train = 0;  // images; 0: all
   bool flip = true;         // Fashion-MNIST; photographs are always augmented as published

@@ -17,14 +17,14 @@
 namespace gpipe::experiments {
 namespace {
 
-// ImageNet's numbers and the published recipe's, for --data=fake at full scale.
+// ImageNet's numbers of images and classes, for --data=fake at full scale.
 constexpr int64_t kImageNetImages = 1281167;
 constexpr int64_t kImageNetValidation = 50000;
 constexpr int64_t kImageNetClasses = 1000;
 // The recipe scales the shorter side to 8/7 of the part that it crops: 256 to 224.
 constexpr int64_t kMargin = 7;
 
-// A sample of the images of another dataset.
+// A dataset of some of the images of another dataset.
 class Limited : public Dataset {
  public:
   Limited(std::shared_ptr<const Dataset> whole, int64_t size)
@@ -36,7 +36,8 @@ class Limited : public Dataset {
     return whole_->describe() + " (" + std::to_string(size_) + " of them used)";
   }
   ReadResult read(int64_t index, Random& random, float* pixels) const override {
-    // Spread over the whole dataset, since the images of a folder are sorted by class.
+    // The sample is spread over the whole dataset, because the images of a folder are sorted by
+    // class.
     const auto share = static_cast<double>(whole_->size()) / static_cast<double>(size_);
     return whole_->read(static_cast<int64_t>(static_cast<double>(index) * share), random, pixels);
   }

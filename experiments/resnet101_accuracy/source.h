@@ -1,4 +1,4 @@
-// Source: the --data flag: the images for training and for validation.
+// Source: the images for training and for validation, as the flag --data asks for them.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SOURCE_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SOURCE_H_
 

@@ -5,7 +5,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// torchgpipe, benchmarks/resnet101-speed, v0.0.7.
+// The runs of torchgpipe's benchmarks/resnet101-speed, v0.0.7.
 const std::vector<SpeedVariant>& current_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"baseline", 118, 1, {}},
@@ -17,7 +17,7 @@ const std::vector<SpeedVariant>& current_variants() {
   return variants;
 }
 
-// torchgpipe, examples/resnet101_performance_benchmark at fa3bff0, 2019-06-24.
+// The runs of torchgpipe's examples/resnet101_performance_benchmark at fa3bff0, 2019-06-24.
 const std::vector<SpeedVariant>& june_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"naive-1", 128, 1, {}},
@@ -29,8 +29,8 @@ const std::vector<SpeedVariant>& june_variants() {
   return variants;
 }
 
-// torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5. Its column "Huang et al." is
-// estimated from a figure of theirs.
+// The figures of torchgpipe's documentation, "ResNet-101 Speed Benchmark", v0.0.5. Its column
+// "Huang et al." is estimated from a diagram in the paper of Huang et al.
 PublishedTable current_table() {
   return speed_table("ResNet-101 speed: ours beside torchgpipe's and that of Huang et al.",
                      {
@@ -42,8 +42,8 @@ PublishedTable current_table() {
                      });
 }
 
-// torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column "GPipe
-// (original)" is read off figure 3(b) of Huang et al. The script's figures are those of
+// The figures of torchgpipe's README of 2019-06-20, "ResNet-101 Performance Benchmark". Its column
+// "GPipe (original)" is read off figure 3(b) of Huang et al. The script's figures are those of
 // examples/resnet101_performance_benchmark/README.md at fa3bff0, 2019-06-24.
 PublishedTable june_table() {
   return speed_table("ResNet-101 speed, torchgpipe's table of June 2019: ours beside it",

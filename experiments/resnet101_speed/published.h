@@ -11,8 +11,8 @@
 
 namespace gpipe::experiments {
 
-// kCurrent: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with ResNet-101 of 370
-// layers. kJune2019: naive-1 and the same pipelines, with the older model of 304 layers. The
+// The runs. kCurrent: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with ResNet-101 of
+// 370 layers. kJune2019: naive-1 and the same pipelines, with the older model of 304 layers. The
 // settings of the runs published in June are not known; these are the ones of torchgpipe's own
 // script of four days later.
 const std::vector<SpeedVariant>& speed_variants(Edition edition);

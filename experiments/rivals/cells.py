@@ -12,15 +12,16 @@ class Network:
     rows: int
     chunks: int
     cuts: dict  # stages -> balance
-    word: str = ""  # of --networks; empty: the family
+    word: str = ""  # its name in --networks; empty: the family
 
     def __post_init__(self):
         self.word = self.word or self.model.partition(":")[0]
 
 
-# Each step takes some tenths of a second on two cores. Eight micro-batches: four for each of two stages, as
-# the GPipe paper advises, or two for each of four, which share two cores anyway. The cuts are those that one
-# would make by hand from the times of the layers: about the same time for each stage.
+# Each step takes some tenths of a second on two cores. A mini-batch has eight micro-batches: four
+# for each stage if there are two stages, as the GPipe paper advises, or two for each stage if there
+# are four, which share two cores anyway. The cuts are those that one would make by hand from the
+# times of the layers: about the same time for each stage.
 NETWORKS = {
     "small": [
         Network("U-Net (2, 16)", "unet:2,16", 96, 16, 8, {1: [109], 2: [51, 58], 4: [25, 32, 30, 22]}),
@@ -28,9 +29,10 @@ NETWORKS = {
         Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 32, 8, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
         Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8, {1: [11], 2: [5, 6], 4: [3, 2, 2, 4]}),
     ],
-    # For one GPU of 80 GB. Published sizes, in float32, cut by counted operations. All contestants hold their networks
-    # at the same time, so the activations of a whole mini-batch take at most about 8 GiB. GPT-2 (4, 256) is the network
-    # whose steps wait for kernel launches.
+    # These networks are for one GPU of 80 GB. They have published sizes, in float32, and are cut by
+    # counted operations. All contestants hold their networks at the same time, so the activations
+    # of a whole mini-batch take at most about 8 GiB. GPT-2 (4, 256) is the network whose steps wait
+    # for kernel launches.
     "gpu": [
         Network("U-Net (5, 64)", "unet:5,64", 192, 16, 8,
                 {1: [241], 4: [45, 44, 44, 108], 8: [23, 22, 22, 22, 22, 22, 52, 56]}),
@@ -43,7 +45,7 @@ NETWORKS = {
         Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8,
                 {1: [11], 4: [3, 2, 2, 4], 8: [2, 1, 1, 1, 1, 1, 1, 3]}, word="gpt2_256"),
     ],
-    # For tests.
+    # These networks are for tests.
     "tiny": [
         Network("U-Net (1, 2)", "unet:1,2", 64, 4, 2, {1: [65], 2: [33, 32], 4: [16, 17, 16, 16]}),
         Network("AmoebaNet-D (0, 8)", "amoebanetd:0,8", 224, 2, 2, {1: [6], 2: [3, 3], 4: [2, 1, 1, 2]}),
@@ -121,7 +123,8 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
 
     found = [Contestant("ours" + suffix, [*ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
     if threads != cores:
-        # A single worker with all cores, as torchgpipe has for partitions on the same device.
+        # This contestant has a single worker with all cores, as torchgpipe has for partitions on
+        # the same device.
         found.append(Contestant(f"ours{suffix}, all cores",
                                 [*ours, *cell.flags(cores, balance, schedule="sequential")],
                                 note=f"sequential, {cores} threads"))
@@ -138,7 +141,7 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
     rival = Sides(cell, python, sides).rival
     found.append(rival("torchgpipe" + suffix, "torchgpipe_side.py", threads, balance, each))
     if threads != cores:
-        # Its backward runs on one thread, whatever the number of stages.
+        # torchgpipe's backward runs on one thread, whatever the number of stages. Here that thread may use all cores.
         found.append(rival(f"torchgpipe{suffix}, all cores", "torchgpipe_side.py", cores, balance,
                            f"{cores} threads per stage and for backward"))
     if own_cuts:
@@ -153,14 +156,16 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
 
 
 def beside(contestants, ours, other):
-    """What `contestants` have of the program `ours`, each again as another build of it: the command `other`."""
+    """The contestants that run the program `ours`, with another build of it in its place: the
+    command `other`."""
     size = len(ours)
     return [replace(who, who=f"beside: {who.who}", command=other + who.command[size:])
             for who in contestants if who.command and who.command[:size] == ours]
 
 
-# On a GPU, kernels are loaded, the allocator has its memory and cuDNN has chosen its algorithms after two steps. Our
-# graphs first run plainly, and are recorded then.
+# The first two steps on a GPU load kernels, get the allocator its memory and let cuDNN choose algorithms, so they do
+# not count. Our graphs need more steps, because a stage first runs a few times without graphs and is recorded only
+# then.
 WARM_UP, WARM_UP_OF_GRAPHS = 2, 6
 
 
@@ -168,7 +173,7 @@ def contestants_on_gpu(cell, ours, python, sides, cores):
     """The contestants of `cell` with all stages on one GPU."""
     balance = cell.network.cuts[cell.stages]
 
-    # The threads only fill the parameters.
+    # On a GPU the threads only fill the parameters with values, so all cores are given.
     def our(who, note, *flags, cut=balance, **more):
         return Contestant(who, [*ours, *flags, *cell.flags(cores, cut, device="cuda")], note=note, **more)
 

@@ -26,11 +26,13 @@ class Program:
         self.rest = b""
         # The program is killed in the end, so its temporary files are removed with this folder.
         self.folder = tempfile.TemporaryDirectory(prefix="rivals-")
-        # All sides' threads wait alike: our program would set this for itself only (command/wait_policy.h).
+        # The threads of all sides wait in the same way. Without these variables only our program would: it sets them
+        # for itself (command/wait_policy.h).
         environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000", **os.environ,
                        "TMPDIR": self.folder.name, **contestant.environment}
         try:
-            # A session of its own: Ctrl-C is for us, and all that it started ends with it.
+            # The program gets a session of its own: Ctrl-C reaches only us, and all that the program has started can be
+            # ended with it.
             self.process = subprocess.Popen(contestant.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=self.errors, env=environment, start_new_session=True)
         except OSError as error:
@@ -39,13 +41,14 @@ class Program:
             raise Failed(f"did not start: {error.strerror}") from None
 
     def answer(self, command=None):
-        """The answer to a command; without one the first line, that it is ready."""
+        """The program's answer to a command. Without a command: its first line, which says that it
+        is ready."""
         if command is not None:
             try:
                 self.process.stdin.write(f"{command}\n".encode())
                 self.process.stdin.flush()
             except BrokenPipeError:
-                pass  # What it said before it ended is read below.
+                pass  # The program has ended. What it said before is read below.
         end = time.monotonic() + self.timeout
         while b"\n" not in self.rest:
             left = end - time.monotonic()
@@ -59,7 +62,7 @@ class Program:
         try:
             return json.loads(line)
         except ValueError:
-            raise Failed(f"answered {line.decode(errors='replace')!r}") from None
+            raise Failed(f"answered {line.decode(errors='replace')!r}, which is not JSON") from None
 
     def last_words(self):
         code = self.process.wait()
@@ -70,7 +73,7 @@ class Program:
         return "was killed; is there enough memory?" if code == -signal.SIGKILL else f"ended with exit code {code}"
 
     def end(self):
-        """Ends it with all that it has started."""
+        """Ends the program with all that it has started."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -87,14 +90,14 @@ class Entry:
 
     def __init__(self, contestant):
         self.contestant = contestant
-        self.reason = contestant.reason  # why it is out; empty: it is in
+        self.reason = contestant.reason  # why it takes no part; empty: it takes part
         self.program = None
         self.ready = {}
         self.check = {}
         self.seconds = []
-        self.of_rounds = []  # the median of each
+        self.of_rounds = []  # the median of each round
         self.peak = None
-        self.remark = ""  # its own, on what it has done
+        self.remark = ""  # what the program says of its steps
 
     def start(self, timeout):
         try:
@@ -103,7 +106,7 @@ class Entry:
             self.reason = str(failure)
 
     def ask(self, command=None):
-        """Its answer, or None if it fails: it is out then."""
+        """The program's answer. None if the program fails: then it takes no further part."""
         try:
             return self.program.answer(command)
         except Failed as failure:
@@ -117,9 +120,10 @@ class Entry:
             self.program = None
 
     def disagrees(self, first):
-        """Why this is not the work of `first`; empty if it is."""
+        """Why this entry does not do the work of the entry `first`; empty if it does."""
         if self.ready.get("parameters") != first.ready["parameters"]:
-            return f"another network: {self.ready.get('parameters')} parameters, not {first.ready['parameters']}"
+            return (f"another network: it has {self.ready.get('parameters')} parameters, and that of the first side "
+                    f"{first.ready['parameters']}")
         if not self.contestant.loss:
             return ""
         for what in ("loss", "gradient"):
@@ -139,7 +143,8 @@ class Entry:
         if not self.reason and self.remark:
             note += f", {self.remark}"
         measured = bool(self.seconds) and not self.reason
-        # A contestant that cut the network itself has profiled it before, in memory that it then used again.
+        # The peak of a contestant with its own cut is not known, because it has profiled the
+        # network before, in memory that its steps then used again.
         peak = self.peak if measured and "own cut" not in self.contestant.who else None
         return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
                 "who": self.contestant.who, "version": self.ready.get("version", ""),
@@ -173,7 +178,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
                 first = first or entry
                 entry.reason = entry.disagrees(first)
             if not entry.reason:
-                entry.ask(f"steps {entry.contestant.warm_up}")  # Not counted: it is still warming up.
+                entry.ask(f"steps {entry.contestant.warm_up}")  # These steps do not count.
             if entry.reason:
                 entry.stop()
         for turn in range(rounds):

@@ -13,8 +13,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cells
 import contest
 
-# Answers as a side does. argv: its log, its name, its loss, and Python to run before each answer; `more` is added to
-# what steps answer.
+# A program that answers as a side does. Its arguments are the file of its log, its name, its loss,
+# and Python code that it runs before each answer. The code may fill `more`, which is added to the
+# answers of steps.
 PROGRAM = """
 import json, os, sys, time
 log, name, loss, before = sys.argv[1:]
@@ -83,8 +84,8 @@ class ContestTest(unittest.TestCase):
             self.contestant("works"))
         self.assertEqual([row["note"] for row in rows],
                          ["torch is missing", "was killed; is there enough memory?", "ended with exit code 3",
-                          "answered 'hello'", "did not start: No such file or directory", "nobody gave it",
-                          "as it is"])
+                          "answered 'hello', which is not JSON", "did not start: No such file or directory",
+                          "nobody gave it", "as it is"])
         self.assertEqual([row["step_seconds"] for row in rows], [None] * 6 + [0.5])
 
     def test_one_that_hangs_is_given_up(self):
@@ -124,7 +125,7 @@ class ContestTest(unittest.TestCase):
                 return state.read_text().split()[2] != "Z"
             except (FileNotFoundError, ProcessLookupError):
                 return False
-        end = time.monotonic() + 10  # A kill is not at once.
+        end = time.monotonic() + 10  # A killed process does not end at once.
         while runs() and time.monotonic() < end:
             time.sleep(0.01)
         self.assertFalse(runs(), "the child still runs")
@@ -184,7 +185,7 @@ class CellsTest(unittest.TestCase):
                 own = found.pop(who)
                 self.assertEqual(found, others)
                 self.assertEqual(own.command[:2], ["ours", "--processes"])
-                # Its arguments are those of our side with threads, and of the rivals.
+                # Our side over processes gets the arguments of our side with threads, which the rivals get, too.
                 self.assertEqual(own.command[2:], others["ours"].command[1:])
                 self.assertIn(f"--balance={balance}", own.command)
                 self.assertTrue(own.loss)

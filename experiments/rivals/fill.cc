@@ -20,7 +20,7 @@ at::Tensor unit_values(uint32_t k, std::vector<int64_t> shape) {
   return tensor;
 }
 
-// Exact in double, so that other languages give the same.
+// The ids are computed in double, which is exact, so that programs in other languages get the same.
 at::Tensor token_ids(uint32_t k, int64_t words, std::vector<int64_t> shape) {
   const at::Tensor tensor = at::empty(shape, at::kLong);
   int64_t* const data = tensor.mutable_data_ptr<int64_t>();

@@ -35,7 +35,8 @@ TEST(FillTest, MakesTokensForALanguageModel) {
   EXPECT_THAT(targets.sizes().vec(), ElementsAre(50, 16));
   EXPECT_LT(targets.max().item<int64_t>(), 100);
   EXPECT_FALSE(targets.equal(ids));
-  // The ids of sides/common.py: filled_input(network("gpt2:1,8,2,16,100", 0), 1) begins so.
+  // The ids must be those of sides/common.py: filled_input(network("gpt2:1,8,2,16,100", 0), 1)
+  // begins with them.
   EXPECT_THAT(
       std::vector<int64_t>(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + 4),
       ElementsAre(12, 44, 91, 69));

@@ -48,8 +48,10 @@ ABSL_FLAG(int64_t, rows, 16, "Images, or sequences of tokens, of a mini-batch.")
 ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data parallelism.");
 ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
-ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
-ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kNever,
+          "always, except_last or never.");
+ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
+          gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica, on the CPU.");
 ABSL_FLAG(bool, processes, false,
           "Run each partition in a process of its own, over Gloo, instead of in a thread. Needs "
@@ -168,8 +170,8 @@ Settings read_settings() {
                                 " partitions, but --stages is " + std::to_string(settings.stages));
   }
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, settings.rows);
-  settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
-  settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
   settings.processes = absl::GetFlag(FLAGS_processes);
   settings.graphs = absl::GetFlag(FLAGS_graphs);
@@ -194,7 +196,8 @@ std::vector<int64_t> predicted_balance(const Settings& settings) {
   return balance::best_balance(profile, settings.stages, options);
 }
 
-// If a process does not come, the others can report it before rivals.py gives up.
+// The limit is so short that the processes can report one that does not come before rivals.py gives
+// up.
 constexpr std::chrono::seconds kRendezvousLimit{60};
 
 // The world of all processes of this pipeline; without --processes, an empty one.
@@ -236,8 +239,9 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& wor
                                          settings.device);
   if (settings.trainer == "plain") return make_naive_trainer(task, settings.device);
   if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
-  // The number of threads is not set if a single stage has all of the process's: it then runs on
-  // the calling thread. It is not set on a GPU either, where kernels need no threads of ours.
+  // The number of threads is not set if a single stage has all threads of the process, because the
+  // stage then runs on the calling thread. It is not set on a GPU either, where kernels need no
+  // threads of ours.
   const bool single = settings.stages == 1 || settings.processes;
   const bool all = settings.threads == at::get_num_threads() && single;
   const int64_t threads = all || settings.device.is_cuda() ? 0 : settings.threads;
@@ -301,7 +305,7 @@ class Session {
       at::globalContext().setAllowTF32CuDNN(false);
       at::globalContext().setAllowTF32CuBLAS(false);
     }
-    // The count begins after the profile, whose memory is not the pipeline's.
+    // The peak of memory counts from here on, because the profile's memory is not the pipeline's.
     peak_ = std::make_unique<PeakMemory>(settings_.device);
     trainer_ = make_trainer(settings_, world_);
     input_ = filled_input(settings_.model, settings_.rows).to(settings_.device);
@@ -326,7 +330,7 @@ class Session {
       try {
         count = std::stoll(line.substr(sizeof(kSteps) - 1));
       } catch (const std::logic_error&) {
-        // Refused below.
+        // The number is refused below.
       }
       if (count > 0) return steps(count);
     }
@@ -339,7 +343,8 @@ class Session {
     torch::nn::Module& module = trainer_->module();
     models::hash_fill_parameters(module);
     set_dropout(module, 0);
-    // With graphs, a replay is checked: it comes after plain runs and the recording.
+    // With graphs, the step that is checked must be a replay. Plain runs and the recording come
+    // before it.
     for (int64_t i = 1; settings_.graphs && i < kStepsToReplay; ++i) {
       trainer_->step(input_, target_);
     }
@@ -349,7 +354,7 @@ class Session {
       gradient += parameter.grad().abs().sum(at::kDouble).item<double>();
     }
     if (settings_.graphs) {
-      // The recorded graphs have no dropout.
+      // The recorded graphs have no dropout, so a new trainer is made for the steps that count.
       trainer_.reset();
       trainer_ = make_trainer(settings_, world_);
     } else {

@@ -47,23 +47,25 @@ assert unet["balance"] == [33, 32] and unet["version"].startswith("LibTorch 2.")
 assert unet["parameters"] == plain["parameters"] == parallel["parameters"] == 27667, unet
 assert len(steps["seconds"]) == 3 and min(steps["seconds"]) > 0 and steps["peak_bytes"] > 0, steps
 def close(a, b): return abs(a - b) < 1e-5 * abs(b)
-# Instance norms do not mix rows: the whole mini-batch gives what micro-batches do.
+# Instance norms do not mix rows, so the whole mini-batch must give what micro-batches give.
 assert 0.6 < check["loss"] < 0.8
 assert close(check["loss"], plain_check["loss"]) and close(check["gradient"], plain_check["gradient"]), plain_check
-# A replica's dropout is not switched off: only the first one is the trainer's module.
+# Dropout is switched off in the first replica only, which is the trainer's module. The dropout of
+# the other replicas changes the loss a little.
 assert abs(parallel_check["loss"] / check["loss"] - 1) < 0.02, parallel_check
-# Another cut, schedule and checkpoint mode, the same result.
+# Another cut, schedule and checkpoint mode must give the same loss and gradient.
 assert sum(resnet["balance"]) == 29 and len(resnet["balance"]) == 2, resnet
 assert close(recomputed["loss"], kept["loss"]) and close(recomputed["gradient"], kept["gradient"]), (recomputed, kept)
-# Embeddings, head, a block's four matrices with biases and two norms, the last norm.
+# The parameters are those of the embeddings and the head, of a block (four matrices with biases,
+# and two norms), and of the last norm.
 assert gpt2["parameters"] == (2 * 32 + 16) * 8 + 12 * 8 * 8 + 13 * 8 + 2 * 8, gpt2
 assert sum(gpt2_recomputed["balance"]) == 5 and len(token_steps["seconds"]) == 1, gpt2_recomputed
 for other in (recomputed_tokens, plain_tokens, parallel_tokens):
     assert close(other["loss"], tokens["loss"]) and close(other["gradient"], tokens["gradient"]), (other, tokens)
 END
 
-# A process for each stage: what each has of its own adds up to the whole. Skips go from process to process, and with
-# the same threads the loss has the same bits.
+# With a process for each stage the parameters and the gradients of all processes add up to those of the whole network.
+# Skips go from process to process. With the same number of threads the loss has the same bits.
 commands='check\nsteps 2\ncheck\n'
 compare() { # MODES FLAG...
   local modes=$1 mode
@@ -95,7 +97,7 @@ for modes in (3, 1, 1, 1):
 assert next(answers, None) is None
 END
 
-# One that ends is named, and none waits for it.
+# If the process of one stage ends, the message names it, and no other process waits for it.
 mkfifo "$work/commands"
 "$program" "${tiny[@]}" "${gpt2[@]}" --stages=3 --balance=2,2,1 --processes \
   <"$work/commands" >"$work/lost.log" 2>"$work/lost_errors.log" &

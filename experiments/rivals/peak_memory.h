@@ -11,20 +11,21 @@ namespace gpipe::experiments {
 
 // What /proc/self/status says, in bytes.
 struct ResidentMemory {
-  int64_t peak = 0;       // VmHWM: of everything
-  int64_t anonymous = 0;  // RssAnon: of data
+  int64_t peak = 0;       // VmHWM: the peak of everything
+  int64_t anonymous = 0;  // RssAnon: data
   int64_t other = 0;      // RssFile and RssShmem: programs and libraries, mostly
 };
 
 // Throws std::runtime_error if `status` lacks one of the lines.
 ResidentMemory parse_resident_memory(const std::string& status);
 
-// Counts from its construction. Code is left out: LibTorch's comes into memory page by page, when a
-// kernel first runs, and is the same for every program. What the process held before is left out,
-// too, so that an interpreter does not count.
+// A PeakMemory counts from its construction. Code is left out: LibTorch's code comes into memory
+// page by page, when a kernel first runs, and is the same for every program. What the process held
+// before is left out, too, so that an interpreter does not count.
 //
-// On a CUDA device it counts what LibTorch's caching allocator has handed out (torch calls that
-// max_memory_allocated), not what it has reserved, nor the device's context.
+// On a CUDA device a PeakMemory counts what LibTorch's caching allocator has handed out
+// (torch calls that max_memory_allocated). What the allocator has reserved does not count, nor does
+// the device's context.
 //
 // Linux only. sides/common.py counts in the same way.
 class PeakMemory {

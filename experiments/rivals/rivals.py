@@ -94,16 +94,17 @@ def read_flags():
     if flags.beside:
         flags.beside = str(user_path(flags.beside))
         if not os.access(flags.beside, os.X_OK):
-            fail(f"--beside: {flags.beside} is not a program")
+            fail(f"--beside: {flags.beside} is not a program; name another build of //experiments/rivals:ours")
     if flags.json:
         flags.json = user_path(flags.json)
         if flags.json.is_dir() or not os.access(flags.json.parent, os.W_OK):
-            fail(f"--json: {flags.json} cannot be written")
+            fail(f"--json: {flags.json} cannot be written; name a file in a folder that may be written to")
     return flags
 
 
 def our_program():
-    # Beside this program as it was called (its runfiles), or as built in the working directory.
+    # Our program is beside this one as it was called (in its runfiles), or where Bazel has built
+    # it, below the working directory.
     for folder in (pathlib.Path(sys.argv[0]).parent, "experiments/rivals", "bazel-bin/experiments/rivals"):
         path = pathlib.Path(folder, "ours").resolve()
         if path.exists():

@@ -27,8 +27,8 @@ grep -q "^ResNet \[1, 1\], 2 stages, checkpoint never" "$work/all.log" || fail "
 grep -q "no Python was given (--rivals=PYTHON)" "$work/all.log" || fail "no reason"
 awk 'length > 90' "$work/all.log" | grep -q . && fail "a line of the table is too long"
 
-# New cells join the cells that are there; the same cells take their place. A Python without torch
-# is not a failure.
+# New cells are added to the table, and a cell that is there already is replaced. A Python without torch is not a
+# failure.
 "$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=never,always --rivals="$(type -P true)" \
   >"$work/more.log" 2>&1 || fail "a run with a rival that fails"
 python3 - "$work/table.json" <<'END' || fail "the JSON"
@@ -52,7 +52,7 @@ notes = {row["note"] for row in rows if row["who"] == "torchgpipe" and row["netw
 assert notes == {"ended with exit code 0"}, notes
 END
 
-# Each cell says where and how it was measured, also next to earlier ones.
+# Each cell says in which environment and with how many rounds it was measured, also beside cells of an earlier run.
 "$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=always --rounds=2 >"$work/again.log" 2>&1 ||
   fail "a cell that is measured again"
 python3 - "$work/table.json" <<'END' || fail "the environments in the JSON"
@@ -69,7 +69,8 @@ grep -q "2 rounds of 1 step: ResNet" <<<"$(tr -s '\n ' ' ' <"$work/again.log")" 
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
 
-# Ours over processes agrees with the first side, so it is measured. An earlier file takes in its cells.
+# Our pipeline with a process per stage gives the result of the first side that runs. A side that gives another result
+# would not be measured. The new cells are added to those of the earlier --json file.
 "$program" "${tiny[@]}" --networks=unet,resnet --stages=1,2 --modes=always --processes >"$work/processes.log" 2>&1 ||
   fail "processes"
 grep -q "^  ours, a process per stage" "$work/processes.log" || fail "no row over processes"
@@ -83,8 +84,8 @@ for row in found.values():
 assert ("U-Net (1, 2)", 2, "never") in {(row["network"], row["stages"], row["mode"]) for row in rows}, rows
 END
 
-# A GPU's rows have a file of their own. A side that cannot run has a row with the reason: here that is all of them,
-# since there is no GPU. A program of a bundle is started by the bundle's script.
+# A GPU's rows have a file of their own. A side that cannot run has a row with the reason. Here that
+# is every side, because there is no GPU. A program of a bundle is started by the bundle's script.
 mkdir -p "$work/bin" "$work/broken" "$work/bundle/program"
 printf '#!/bin/sh\necho "NVIDIA G 80GB, 580.1"\n' >"$work/bin/nvidia-smi"
 printf '#!/bin/sh\nexit 9\n' >"$work/broken/nvidia-smi"
@@ -109,7 +110,7 @@ assert "a GPU for each process" in rows["torch.distributed.pipelining 1F1B"]["no
 assert all(row["step_seconds"] is None for row in rows.values()), rows
 END
 
-# Another build of our program takes part in each of our rows.
+# With --beside another build of our program takes part wherever ours does.
 ln -s "$PWD/experiments/rivals/ours" "$work/other"
 "$program" "${tiny[@]}" --json="$work/beside.json" --networks=unet --stages=1 --modes=never --beside="$work/other" \
   >"$work/beside.log" 2>&1 || fail "another build"
@@ -120,12 +121,13 @@ for who in ("ours", "LibTorch, plain"):
     assert rows[f"beside: {who}"]["step_seconds"] > 0 and rows[f"beside: {who}"]["note"] == rows[who]["note"], rows
 END
 
-# Each side cuts by its own tool.
+# With --own_cuts each side cuts the network by its own tool, and our row says the balance.
 "$program" --scale=tiny --rounds=1 --steps=1 --networks=unet --stages=2 --modes=never --own_cuts \
   >"$work/own.log" 2>&1 || fail "own cuts"
 grep -qE "balance \[[0-9]+,[0-9]+\]" "$work/own.log" || fail "no balance of our own"
 
-# Ctrl-C. (Background jobs of a shell ignore SIGINT unless it has job control.)
+# After Ctrl-C the exit code is 130, and the JSON says that the run was interrupted. (Background
+# jobs of a shell ignore SIGINT unless it has job control.)
 set -m
 "$program" --scale=tiny --rounds=100000 --networks=unet --stages=1 --modes=never --json="$work/stopped.json" \
   >"$work/stopped.log" 2>&1 &
@@ -137,7 +139,7 @@ wait $pid
 [ $? -eq 130 ] || fail "exit code after Ctrl-C"
 grep -q '"interrupted": true' "$work/stopped.json" || fail "the JSON does not say that it was interrupted"
 
-# The sides need torch, which is not here; that they are Python can be seen without it.
+# The sides cannot run here, because they need torch. They must at least be valid Python.
 for side in experiments/rivals/sides/*.py; do
   python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$side" || fail "$side"
 done

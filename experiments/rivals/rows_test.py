@@ -18,12 +18,13 @@ def row(network, stages, mode, who, rounds=3):
 
 class RowsTest(unittest.TestCase):
     def test_a_cell_is_measured_anew_as_a_whole(self):
-        # A machine with one core has no "all cores": what is left of one with two must not be compared with the new.
+        # A machine with one core has no row "ours, all cores". So the rows that are left of a machine with two cores
+        # must not be compared with the new ones.
         old = [row("A", 2, "never", who) for who in ("ours", "ours, all cores", "ours, own cut", "torchgpipe")]
         new = [row("A", 2, "never", "ours", 7), row("A", 2, "never", "torchgpipe", 7)]
         self.assertEqual([(each["who"], each["environment"]["rounds"]) for each in rows.merged(old, new)],
                          [("ours, own cut", 3), ("ours", 7), ("torchgpipe", 7)])
-        # Nor must ours over processes be compared with rows of a run that was not asked for it, or the reverse.
+        # Rows of our pipeline over processes must not stay beside rows of a run without --processes, or the reverse.
         over_processes = [*new, row("A", 2, "never", cells.OURS_OVER_PROCESSES, 7)]
         self.assertEqual(rows.merged(over_processes, new), new)
         self.assertEqual(rows.merged(new, over_processes), over_processes)

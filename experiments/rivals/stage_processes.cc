@@ -22,10 +22,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Set in the environment of the processes that were started.
+// This variable is set in the environment of the processes that were started, so that they start no
+// others.
 constexpr char kMark[] = "GPIPE_RIVALS_STAGE_PROCESS";
 
-// A process that ends by itself does so sooner.
+// A process that has not ended after this time does not end by itself.
 constexpr std::chrono::seconds kPatience{2};
 
 void set_environment(const std::string& name, const std::string& value) {
@@ -70,8 +71,8 @@ int end_of(pid_t pid) {
 
 }  // namespace
 
-// Thanks to the delegation, the destructor ends the processes that run already if one does not
-// start.
+// The constructor delegates. So if a process does not start, the destructor ends the processes that
+// run already.
 StageProcesses::StageProcesses(const std::vector<std::string>& command, int64_t stages)
     : StageProcesses() {
   if (stages == 1 || std::getenv(kMark) != nullptr) return;

@@ -31,20 +31,21 @@ namespace gpipe::experiments {
 //   }
 class StageProcesses {
  public:
-  // `command`: a program and its arguments. It starts no processes if there is one stage, or if
-  // this process is one that it has started. Throws std::system_error if a process cannot be
-  // started.
+  // `command`: a program and its arguments. No processes are started if there is one stage, or if
+  // this process was itself started by a StageProcesses. Throws std::system_error if a process
+  // cannot be started.
   StageProcesses(const std::vector<std::string>& command, int64_t stages);
-  // Closes the input of the others. One that has not ended a moment later is killed.
+  // Closes the input of the other processes. A process that has not ended a moment later is killed.
   ~StageProcesses();
   StageProcesses(const StageProcesses&) = delete;
   StageProcesses& operator=(const StageProcesses&) = delete;
 
-  // Passes the line on to the others. One that has ended is ignored: add_answers() reports it.
+  // Passes the line on to the other processes. A process that has ended is ignored; add_answers()
+  // reports it.
   void tell(const std::string& line);
   // `own`, this process's answer, plus the numbers at `keys` in the answer (a line of JSON) of each
   // other process. Keys that `own` lacks are skipped. Throws std::runtime_error, which names the
-  // rank, if one has ended.
+  // rank, if a process has ended.
   nlohmann::ordered_json add_answers(nlohmann::ordered_json own,
                                      const std::vector<std::string>& keys);
 

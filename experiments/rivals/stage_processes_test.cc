@@ -70,7 +70,7 @@ TEST_F(StageProcessesTest, OneThatHasEndedIsNamed) {
   EXPECT_EQ(failure_of(failed), "rank 2 ended with exit code 3");
   StageProcesses killed(shell("kill -9 $$"), 2);
   EXPECT_THAT(failure_of(killed), HasSubstr("rank 1 was ended by SIGKILL"));
-  killed.tell("1");  // Nobody reads it.
+  killed.tell("1");  // No process reads this line, which must not be an error.
 }
 
 TEST_F(StageProcessesTest, NoneIsLeft) {
@@ -93,7 +93,8 @@ TEST_F(StageProcessesTest, AProgramThatIsNotThereIsAnError) {
 }
 
 TEST_F(StageProcessesTest, StartedProcessesStartNoOthers) {
-  // The environment that it finds is what the first process has set for it.
+  // The first process marks the environment of the process that it starts, and not its own. A
+  // process with the mark starts no others.
   StageProcesses first(
       shell("echo \"{\\\"marks\\\": $(env | grep -c ^GPIPE_RIVALS_STAGE_PROCESS=)}\""), 2);
   EXPECT_EQ(first.add_answers({{"marks", 0}}, {"marks"})["marks"], 1);

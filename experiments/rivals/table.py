@@ -44,7 +44,7 @@ def spread(row):
 
 
 def lines_of(rows, all_rows):
-    """One line of text by row, then the notes, numbered."""
+    """A line of text for each row, and the notes, to which the lines' numbers refer."""
     lines, notes = [], []
     for row in rows:
         ours = ours_of(row, all_rows)
@@ -75,7 +75,7 @@ def to_text(rows):
 
 
 def is_rival(row):
-    """Whether it is another pipeline."""
+    """Whether the row is of a pipeline that is not ours."""
     return not row["who"].startswith(("LibTorch", "PyTorch", "ours"))
 
 
@@ -185,7 +185,8 @@ GPU_COLUMNS = (("ours, plain kernels", "ours"), ("ours, graphs", "ours, graphs")
 
 def to_markdown(rows):
     """A line for each cell: the figures of our faster side, then how many times as much time, and memory, the others
-    take. Our faster side's own column is blank. Last, the largest spread of the cell. Below the table the remarks."""
+    take. Our faster side's own column is blank. The last column has the largest spread of the cell.
+    Below the table are the remarks."""
     columns = GPU_COLUMNS if any(device_of(row) == "cuda" for row in rows) else COLUMNS
     if not any(row["who"] == OURS_OVER_PROCESSES for row in rows):  # not asked for
         columns = [column for column in columns if column[1] != OURS_OVER_PROCESSES]

@@ -116,7 +116,7 @@ class TableTest(unittest.TestCase):
         self.assertEqual({line.count("|") for line in lines[:3]}, {15})
         slower = [row("ours", 0.2, 100), row(cells.OURS_OVER_PROCESSES, 0.3, 300)]
         self.assertIn("|  |  | 1.50, 3.00 |  |", table.to_markdown(slower))
-        # A run that did not ask for it has the table without that column.
+        # The table of a run without --processes does not have that column.
         self.assertNotIn("process per stage", table.to_markdown(ROWS))
 
     def test_remarks_compare_those_with_a_process_per_stage_with_each_other(self):

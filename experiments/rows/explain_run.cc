@@ -16,17 +16,17 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_json.h"
 #include "diagnose/diagnosis_text.h"
-#include "experiments/frame/memory_limit.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
+#include "machine/memory.h"
 
 namespace gpipe::experiments {
 namespace {
 
-// The memory that a worker may use: its share of the CPU's available memory, or of most of a GPU's,
-// where libraries have workspaces that no prediction includes. The least over the devices; 0: not
-// known.
+// The memory that a worker may use: its share of the CPU's available memory, or of most of a GPU's
+// memory. (The rest is for workspaces of libraries, which no prediction includes.) The device with
+// the least for a worker counts. 0: not known.
 int64_t memory_of_worker(const std::vector<c10::Device>& devices, const Placement& placement) {
   constexpr double kOfGpu = 0.9;
   std::unordered_map<c10::Device, std::set<int64_t>> workers;
@@ -37,7 +37,7 @@ int64_t memory_of_worker(const std::vector<c10::Device>& devices, const Placemen
   for (const auto& [device, its_workers] : workers) {
     const double bytes =
         device.is_cpu()
-            ? static_cast<double>(available_memory())
+            ? static_cast<double>(machine::available_memory())
             : kOfGpu *
                   static_cast<double>(
                       c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);

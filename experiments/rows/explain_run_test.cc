@@ -66,7 +66,7 @@ TEST(ExplainRun, AnInterruptEndsIt) {
   context.interrupted = [] { return true; };
   EXPECT_TRUE(explain(*trainer, context).is_null());
   EXPECT_EQ(out.str(), "");
-  // Stops in the middle of a run, where measurements take seconds.
+  // An interrupt must also end a run in the middle of its measurements, which take seconds.
   int64_t calls = 0;
   context.interrupted = [&calls] { return ++calls == 20; };
   EXPECT_TRUE(explain(*trainer, context).is_null());

@@ -15,7 +15,7 @@ namespace {
 // A network on the meta device and the profiles that were made of it.
 struct Counted {
   torch::nn::Sequential network{nullptr};
-  std::map<int64_t, balance::Profile> profiles;  // by rows
+  std::map<int64_t, balance::Profile> profiles;  // by the rows of a micro-batch
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(MeasuredCosts, AreInProportionToTheRows) {
   EXPECT_EQ(profile.layers[0].output, 200);
   EXPECT_EQ(profile.layers[0].kept, 250);
   EXPECT_EQ(profile.layers[0].workspace, 50);
-  EXPECT_EQ(profile.layers[0].parameters, 10) << "these are not of a micro-batch";
+  EXPECT_EQ(profile.layers[0].parameters, 10) << "parameters are not scaled by the number of rows";
   EXPECT_EQ(profile.layers[0].buffers, 3);
   EXPECT_EQ(profile.skips[0].bytes, 120);
   EXPECT_EQ(costs(4).layers[0].forward, 1);
@@ -46,7 +46,8 @@ TEST(MeasuredCosts, AreInProportionToTheRows) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("has 0 rows")));
 }
 
-// Halves are costs as wholes are: a split schedule must not be given those of other rows.
+// The halves of backwards must be scaled and added up as whole backwards are. Otherwise a split
+// schedule would get the costs of another number of rows.
 TEST(LayerCosts, HalvesOfBackwardsGoAlong) {
   balance::Profile halves = two_layers();
   for (balance::LayerProfile& layer : halves.layers) {
@@ -59,14 +60,14 @@ TEST(LayerCosts, HalvesOfBackwardsGoAlong) {
   const balance::SplitBackward slower = *scaled(measured_costs(halves), 3)(4).layers[0].split;
   EXPECT_DOUBLE_EQ(slower.input, 4.5);
   EXPECT_DOUBLE_EQ(slower.weight, 1.5);
-  EXPECT_EQ(slower.waiting, 120) << "bytes stay";
+  EXPECT_EQ(slower.waiting, 120) << "scaled() multiplies times, not bytes";
   const LayerCosts costs = measured_costs(halves);
   const balance::SplitBackward sum = *sum_of_times({costs, costs})(4).layers[0].split;
   EXPECT_DOUBLE_EQ(sum.input, 3);
   EXPECT_DOUBLE_EQ(sum.weight, 1);
   EXPECT_EQ(sum.waiting, 120);
   EXPECT_FALSE(sum_of_times({costs, measured_costs(two_layers())})(4).layers[0].split)
-      << "a half that was not measured";
+      << "one of the costs has no measured halves, so the sum has none";
 }
 
 TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {

@@ -36,7 +36,7 @@ ScheduleChoice published_schedule() { return {"gpipe", Schedule::gpipe}; }
 // What is run, and how it is described.
 struct Settings {
   MemoryRun run;
-  std::string note;  // the variant's
+  std::string note;  // the variant's note
   int64_t copies = 2;
 };
 
@@ -146,7 +146,7 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
   outcome.origin = Origin::kPlanned;
 }
 
-// Explains a new pipeline: the measured one is gone, and its memory with it.
+// Explains a pipeline that is made anew, because the measured one is gone, and its memory with it.
 Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
   const MemoryRun& run = settings.run;
   const PipelineSetup& setup = run.setup;
@@ -195,7 +195,7 @@ RunVariant runner(const std::string& name, Settings settings, const CommonFlags&
   };
 }
 
-// Whether some settings of its rows are assumed, because they were not published.
+// Whether some settings of the experiment's rows are assumed, because they were not published.
 bool assumes(const MemoryExperiment& experiment) {
   return std::any_of(
       experiment.variants.begin(), experiment.variants.end(),
@@ -205,7 +205,8 @@ bool assumes(const MemoryExperiment& experiment) {
 // Refuses flags that would be ignored.
 void check(const CommonFlags& flags) {
   if (flags.epochs) {
-    throw std::invalid_argument("--epochs: a memory experiment trains two steps");
+    throw std::invalid_argument(
+        "--epochs: a memory experiment always trains two steps; leave it out");
   }
 }
 

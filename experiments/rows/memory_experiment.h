@@ -29,15 +29,15 @@ struct MemoryVariant {
 
 // A network of the same kind for a smaller scale.
 struct SmallNetwork {
-  std::string network;  // as above
+  std::string network;  // as in MemoryVariant
   int64_t image_size = 0;
   int64_t batch = 0;
 };
 
 struct MemoryExperiment {
-  std::string name;     // of the folder
-  std::string edition;  // of the table, if there are several
-  // Its columns are memory_columns(), and its rows are named as the variants.
+  std::string name;     // the folder's name
+  std::string edition;  // the table's edition, if there are several
+  // The table's columns are memory_columns(), and its rows are named as the variants.
   PublishedTable table;
   std::vector<MemoryVariant> variants;
   int64_t batch = 0;
@@ -50,8 +50,8 @@ struct MemoryExperiment {
 };
 
 // "parameters", "model_memory", "activation_memory", "memory" (GiB), for PublishedTable::columns.
-// Each is shown with the published figures of the sources named; memory is compared with
-// torchgpipe's where that is among them.
+// Each is shown with the published figures of the sources named. Memory is compared with
+// torchgpipe's if torchgpipe is among its sources.
 std::vector<Column> memory_columns(const std::vector<std::string>& parameters,
                                    const std::vector<std::string>& model_and_activations,
                                    const std::vector<std::string>& memory);

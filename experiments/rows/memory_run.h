@@ -31,12 +31,12 @@ struct MemoryRun {
 };
 
 struct MemoryFigures {
-  int64_t parameters = 0;  // their number
+  int64_t parameters = 0;  // the number of parameters
   int64_t parameter_bytes = 0;
-  std::vector<DevicePeak> peaks;  // of each device once
-  std::optional<Routes> routes;   // of a pipeline that was run
+  std::vector<DevicePeak> peaks;  // the peak of each device, once
+  std::optional<Routes> routes;   // the routes of a pipeline that was run
 
-  int64_t total() const;  // of the peaks
+  int64_t total() const;  // the sum of the peaks
 };
 
 // Works as torchgpipe's benchmarks do (benchmarks/*-memory): the network and a random mini-batch

@@ -21,7 +21,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 const auto kGoOn = [] {};
 
-// 4.9 million parameters, 109 layers.
+// A run of a U-Net with 4.9 million parameters in 109 layers.
 MemoryRun unet(const std::vector<int64_t>& balance) {
   MemoryRun run;
   run.network = models::model_by_name("unet:2,16", 64);
@@ -40,7 +40,7 @@ TEST(MemoryRunTest, CountsParametersAndPeaks) {
   EXPECT_EQ(figures.parameters, 4519160);
   EXPECT_EQ(figures.parameter_bytes, 4 * 4519160);
   ASSERT_THAT(figures.peaks, SizeIs(1));
-  // The parameters, their gradients, and activations.
+  // A run holds the parameters, their gradients, and more than 1 MiB of activations.
   EXPECT_GT(figures.total(), 2 * figures.parameter_bytes + kMiB);
 }
 
@@ -58,7 +58,8 @@ TEST(MemoryRunTest, RecomputationTakesLess) {
   EXPECT_LT(always + kMiB, run_memory(run, kGoOn).total());
 }
 
-// RMSprop keeps a number for each parameter, and plain SGD nothing.
+// RMSprop keeps a number for each parameter, and plain SGD nothing. So a run with RMSprop must take
+// as much more as the parameters have bytes.
 TEST(MemoryRunTest, TheOptimizersStateCounts) {
   MemoryRun run = unet({});
   const int64_t sgd = run_memory(run, kGoOn).total();
@@ -67,8 +68,8 @@ TEST(MemoryRunTest, TheOptimizersStateCounts) {
   EXPECT_GE(rmsprop.total(), sgd + rmsprop.parameter_bytes);
 }
 
-// A network without convolutions: for these the CPU makes copies whose size depends on the
-// processor.
+// A run of a network without convolutions. For convolutions the CPU makes copies whose size depends
+// on the processor.
 MemoryRun linear_layers(const std::vector<int64_t>& balance) {
   MemoryRun run = unet(balance);
   run.network.name = "linear";
@@ -87,7 +88,8 @@ MemoryRun linear_layers(const std::vector<int64_t>& balance) {
   return run;
 }
 
-// balance/memory/memory_plan_test compares peaks of tensors byte by byte.
+// A plan's peak of tensors must be within 1 % of a run's. balance/memory/memory_plan_test compares
+// more networks and schedules.
 TEST(MemoryRunTest, APlanIsNearWhatARunTakes) {
   for (const auto& balance : {std::vector<int64_t>{}, std::vector<int64_t>{12}}) {
     const MemoryFigures run = run_memory(linear_layers(balance), kGoOn);
@@ -95,7 +97,8 @@ TEST(MemoryRunTest, APlanIsNearWhatARunTakes) {
     EXPECT_EQ(plan.figures.parameters, run.parameters);
     EXPECT_EQ(plan.figures.parameter_bytes, run.parameter_bytes);
     EXPECT_NEAR(static_cast<double>(run.total()) / static_cast<double>(plan.live), 1.0, 0.01);
-    // The allocator rounds blocks up and keeps what it was given back.
+    // The allocator rounds blocks up and keeps what it was given back, so it reserves more than the
+    // tensors take.
     EXPECT_GT(plan.figures.total(), plan.live);
     EXPECT_LT(plan.figures.total(), 2 * plan.live);
   }
@@ -130,7 +133,7 @@ struct Stop : std::runtime_error {
 
 TEST(MemoryRunTest, CanBeStopped) {
   for (const auto& balance : {std::vector<int64_t>{}, std::vector<int64_t>{50, 59}}) {
-    std::atomic<int> calls = 0;  // from several threads
+    std::atomic<int> calls = 0;  // several threads count
     const auto stop = [&calls] {
       if (++calls == 3) throw Stop();
     };

@@ -72,7 +72,7 @@ class PeakMemory::CpuMemory : public internal::AllocationObserver {
   std::unordered_map<uint64_t, int64_t> blocks_;
   int64_t held_ = 0;
   int64_t peak_ = 0;
-  internal::AllocationScope scope_;  // the last: it ends before what it reports to
+  internal::AllocationScope scope_;  // the last member: ends before the others, which it updates
 };
 
 PeakMemory::PeakMemory(const std::vector<c10::Device>& devices) {

@@ -41,7 +41,7 @@ class PeakMemory {
   class CpuMemory;
 
   std::vector<c10::Device> devices_;
-  std::unique_ptr<CpuMemory> cpu_;  // null: the CPU is not among them
+  std::unique_ptr<CpuMemory> cpu_;  // null: the CPU is not among the devices
 };
 
 }  // namespace gpipe::experiments

@@ -12,13 +12,13 @@
 namespace gpipe::experiments {
 
 struct ScaledResNet {
-  std::vector<int64_t> blocks = {3, 4, 23, 3};  // of each group
+  std::vector<int64_t> blocks = {3, 4, 23, 3};  // the blocks of each group
   int64_t base_planes = 64;
   int64_t image_size = 224;
 
   // A name like "ResNet-101", or "ResNet [1, 1, 1, 1] of 8 planes".
   std::string name() const;
-  int64_t layers() const;  // of models::resnet()'s flat network
+  int64_t layers() const;  // the layers of models::resnet()'s flat network
 };
 
 ScaledResNet scaled_resnet(Scale scale);

@@ -52,9 +52,9 @@ struct SimulatedRows::State {
   SpeedNetwork network;
   LayerCosts costs;
   std::vector<LayerCosts> parts;  // they add up to the counted costs, before the factor
-  std::string device;             // of the profile; empty: there is no profile
-  int64_t profiled_rows = 0;      // of the profile's micro-batch
-  std::optional<double> factor;   // of the counted costs; nullopt: not known yet
+  std::string device;             // the profile's device; empty: there is no profile
+  int64_t profiled_rows = 0;      // rows of the profile's micro-batch
+  std::optional<double> factor;   // the factor of the counted costs; nullopt: not known yet
 
   // The costs are counted when the first row is run, not when the command line is read.
   void calibrate() {
@@ -68,7 +68,8 @@ struct SimulatedRows::State {
     }
   }
 
-  // How far the throughput moves if one of the constants is off: each is once less and once more.
+  // How far the throughput moves if one of the constants is off. Each constant is tried once
+  // smaller and once larger.
   Movement movement_of(const SpeedVariant& variant, double throughput) const {
     Movement movement;
     const auto add = [&](const LayerCosts& others, const SimulatedMachine& machine_there) {

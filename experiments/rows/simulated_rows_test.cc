@@ -81,9 +81,9 @@ TEST(SimulatedRows, WithoutAProfileTheReferenceHasItsPublishedThroughput) {
                     HasSubstr("Links: no limit, 0 us; 0 us for each action.")));
 }
 
-// For equal layers only the sum of the times counts, and the reference nearly fixes it: only the
-// bytes of the weights are not in proportion to the rows. Links and actions are in the pipeline
-// alone.
+// For equal layers only the sum of the times counts. The reference nearly fixes this sum, because
+// all but the bytes of the weights is in proportion to the rows. So a wrong speed hardly moves the
+// throughput. The overhead of actions is in the pipeline alone, so a wrong overhead moves it.
 TEST(SimulatedRows, SayHowFarTheyMoveWhereAConstantIsOff) {
   const auto moves = [](const SimulationSettings& settings) {
     const Outcome outcome = run(SimulatedRows(tiny(), settings), "pipeline-2");
@@ -94,7 +94,7 @@ TEST(SimulatedRows, SayHowFarTheyMoveWhereAConstantIsOff) {
   EXPECT_NEAR(least, 0, 1e-2);
   EXPECT_NEAR(most, 0, 1e-2);
   SimulationSettings slow = free_links();
-  slow.machine.overhead = 100;  // all that counts
+  slow.machine.overhead = 100;  // so long that nothing else counts
   const auto [slower, faster] = moves(slow);
   EXPECT_NEAR(slower, 1 / 1.3 - 1, 1e-2);
   EXPECT_NEAR(faster, 1 / 0.7 - 1, 1e-2);

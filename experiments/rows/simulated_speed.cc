@@ -40,7 +40,9 @@ SimulatedSpeed simulate_speed(const SpeedVariant& variant, int64_t samples, cons
     speed.seconds += static_cast<double>(step.times) * speed.steps.back().step;
   }
   if (!(speed.seconds > 0)) {
-    throw std::invalid_argument(variant.name + ": the layers have no times to simulate with");
+    throw std::invalid_argument(
+        variant.name +
+        ": all times of the profile are 0, so nothing can be simulated; give one with times");
   }
   speed.throughput = static_cast<double>(samples) / speed.seconds;
   return speed;

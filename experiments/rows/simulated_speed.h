@@ -14,15 +14,15 @@ namespace gpipe::experiments {
 
 // The costs of a pipeline in addition to its layers.
 struct SimulatedMachine {
-  double bandwidth = 12e9;  // of the link between any two devices, bytes per second: PCIe 3 x16
-  double latency = 10e-6;   // of a transfer, seconds
-  double overhead = 10e-6;  // of every action, seconds
+  double bandwidth = 12e9;  // bytes per second of the link between any two devices: PCIe 3 x16
+  double latency = 10e-6;   // seconds of a transfer
+  double overhead = 10e-6;  // seconds of every action
 };
 
 struct SimulatedSpeed {
   double throughput = 0;  // samples per second
-  double seconds = 0;     // of an epoch
-  // One for each kind of step that an epoch has, in the order of steps_of_epoch().
+  double seconds = 0;     // seconds of an epoch
+  // An explanation for each kind of step that an epoch has, in the order of steps_of_epoch().
   std::vector<balance::Explanation> steps;
 };
 

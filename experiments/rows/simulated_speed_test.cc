@@ -37,20 +37,21 @@ TEST(SimulateSpeed, ThePlainNetworkTakesWhatItsLayersTake) {
 
 TEST(SimulateSpeed, APipelineHasTheBubbleOfThePaper) {
   SpeedVariant variant = {"pipeline-4", 16, 8, {1, 1, 1, 1}, Checkpoint::kNever};
-  // 8 micro-batches of 2 rows: 11 times 6 s. Twice in an epoch.
+  // A step has 8 micro-batches of 2 rows in 4 stages, so it takes 11 times 6 s. An epoch has two
+  // steps.
   EXPECT_DOUBLE_EQ(simulate_speed(variant, 32, even(4), kFree).seconds, 2 * 11 * 6.0);
   variant.checkpoint = Checkpoint::kAlways;
   EXPECT_DOUBLE_EQ(simulate_speed(variant, 32, even(4), kFree).seconds, 2 * 11 * 8.0);
   variant.checkpoint = Checkpoint::kExceptLast;
-  // In the drain the last micro-batch comes first, and no recompute delays it: at every stage but
-  // the first the 7 others begin 2 s apart from where they would.
+  // In the drain the last micro-batch comes first, and no recompute delays it. The 7 others are
+  // recomputed. So the time is between those of the other two modes.
   const double except_last = simulate_speed(variant, 32, even(4), kFree).seconds;
   EXPECT_GT(except_last, 2 * 11 * 6.0);
   EXPECT_LT(except_last, 2 * 11 * 8.0);
 }
 
-// 7 rows in 3 micro-batches are 3, 3 and 1, and the rest of the epoch, 2 rows, only 2 of 1: fewer
-// than chunks, so torchgpipe checkpoints both.
+// 7 rows in 3 micro-batches are 3, 3 and 1. The rest of the epoch, 2 rows, gives only 2
+// micro-batches of 1 row. That is fewer than chunks, so torchgpipe checkpoints both.
 TEST(SimulateSpeed, UnevenMicroBatchesAndTheShorterStepCount) {
   const SpeedVariant variant = {"pipeline-1", 7, 3, {2}};
   const SimulatedSpeed speed = simulate_speed(variant, 9, even(2), kFree);
@@ -69,7 +70,7 @@ TEST(SimulateSpeed, LinksAndActionsTakeTime) {
 
 TEST(SimulateSpeed, TheScheduleCanBeAnother) {
   const SpeedVariant variant = {"pipeline-2", 8, 8, {1, 1}};
-  // Under 1F1B the last stage recomputes nothing.
+  // Under 1F1B the last stage recomputes nothing, so the epoch is not longer than under fill-drain.
   EXPECT_LE(simulate_speed(variant, 8, even(2), kFree, Schedule::one_f_one_b).seconds,
             simulate_speed(variant, 8, even(2), kFree).seconds);
 }
@@ -95,7 +96,7 @@ TEST(FactorFor, LayersWithoutTimesAreRefused) {
       [] {
         simulate_speed({"baseline", 4}, 10, scaled(even(2), 0));
       },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("have no times")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("all times of the profile are 0")));
 }
 
 }  // namespace

@@ -26,21 +26,21 @@ struct SpeedNetwork {
 
 // How much is run at a scale below full.
 struct SpeedSize {
-  int64_t samples = 0;  // of an epoch
+  int64_t samples = 0;  // samples of an epoch
   int64_t epochs = 1;
-  int64_t micro_batch = 1;  // samples
+  int64_t micro_batch = 1;  // samples of a micro-batch
   int64_t most_chunks = 1;  // published chunks beyond that are cut
 };
 
 struct SpeedExperiment {
-  std::string name;     // that of its folder
-  std::string edition;  // of the table: "" (the current one), "2019-06"
+  std::string name;     // the name of its folder
+  std::string edition;  // the table's edition: "" (the current one), "2019-06"
 
-  // It has a column "throughput", for the figures of the rows.
+  // The table has a column "throughput", for the figures of the rows.
   PublishedTable table;
-  std::vector<SpeedVariant> variants;  // those of the table's rows that can be run
-  int64_t samples = 0;                 // of a published epoch
-  int64_t epochs = 10;                 // published
+  std::vector<SpeedVariant> variants;  // the table's rows that can be run
+  int64_t samples = 0;                 // samples of a published epoch
+  int64_t epochs = 10;                 // the published number
   std::vector<std::string> remarks;
   // The settings of the variants that are assumed, because they were not published; empty: none.
   std::string assumed;

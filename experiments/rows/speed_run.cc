@@ -46,7 +46,8 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
   return stopwatch.seconds();
 }
 
-// Epochs that differ by more were disturbed: a reader of their mean must know.
+// If the epochs of a row differ by more than this factor, other work disturbed them, and the row's
+// note says so.
 constexpr double kNotableRange = 1.25;
 
 // The values of `key` in the epochs that averages count: those of each round after its first
@@ -67,7 +68,8 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome) {
   if (options.samples < 1 || input.size(0) < 1) {
-    throw std::invalid_argument(options.title + ": an epoch without a sample has no speed");
+    throw std::invalid_argument(options.title +
+                                ": an epoch without a sample has no speed; give at least one");
   }
   const std::string what = outcome.note;
   const auto skip = static_cast<std::size_t>(std::max<int64_t>(options.skip_epochs, 0));
@@ -76,7 +78,7 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
   const std::string of_rounds =
       context.rounds == 1 ? "" : absl::StrFormat(" of round %d/%d", context.round, context.rounds);
   Timeline timeline;
-  std::optional<OtherLoad> load;  // since the first epoch that counts
+  std::optional<OtherLoad> load;  // watches since the first epoch that counts
   trainer.module().train();
   for (int64_t number = 1; number <= options.epochs; ++number) {
     const bool counts = number > options.skip_epochs || number == options.epochs;

@@ -17,9 +17,9 @@ namespace gpipe::experiments {
 
 struct SpeedOptions {
   std::string title;
-  int64_t samples = 0;      // of an epoch
-  int64_t epochs = 1;       // of a round
-  int64_t skip_epochs = 1;  // of each round, left out of the averages, if others remain
+  int64_t samples = 0;      // samples of an epoch
+  int64_t epochs = 1;       // epochs of a round
+  int64_t skip_epochs = 1;  // first epochs of a round, left out of averages if others remain
   // Whether to report "utilization": the mean share of a whole step, in percent, in which the
   // workers of a pipeline are in actions, over the epochs that count.
   bool utilization = false;

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Records what it is given.
+// A trainer that records what it is given.
 class Recorder : public Trainer {
  public:
   double step(const at::Tensor& input, const at::Tensor& target) override {
@@ -49,7 +49,7 @@ class Recorder : public Trainer {
   c10::Device target_device() const override { return c10::kCPU; }
 
   std::vector<int64_t> sizes;
-  std::vector<int> observed;  // of each step
+  std::vector<int> observed;  // for each step, whether it was observed
   int fail_at = -1;
   int slow_at = -1;
 
@@ -83,7 +83,7 @@ TEST_F(SpeedRunTest, UtilizationIsOfTheWholeStepsThatCount) {
   utilization_ = true;
   run(/*samples=*/10, /*epochs=*/3);
   EXPECT_THAT(trainer_.observed, ElementsAre(0, 0, 0, 1, 1, 0, 1, 1, 0));
-  EXPECT_EQ(outcome_.figures.at("utilization"), 100);  // of the one action that there is
+  EXPECT_EQ(outcome_.figures.at("utilization"), 100);  // a step is a single action
 }
 
 TEST_F(SpeedRunTest, TheLastWholeStepIsTraced) {
@@ -112,7 +112,7 @@ TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
   EXPECT_TRUE(trainer_.module().is_training());
   EXPECT_EQ(outcome_.origin, Origin::kMeasured);
   EXPECT_EQ(outcome_.epochs.size(), 2u);
-  // The first epoch is left out.
+  // The average leaves out the first epoch.
   EXPECT_EQ(outcome_.figures.at("throughput"), outcome_.epochs[1]["throughput"].get<double>());
   EXPECT_DOUBLE_EQ(outcome_.epochs[0]["throughput"].get<double>(),
                    10 / outcome_.epochs[0]["seconds"].get<double>());
@@ -120,7 +120,7 @@ TEST_F(SpeedRunTest, AnEpochEndsWithAShorterBatch) {
   EXPECT_EQ(outcome_.note, "tiny");
 }
 
-// A model and an optimizer of its own for each round; the outcome is one.
+// Each round has a model and an optimizer of its own. Both rounds fill one outcome.
 TEST_F(SpeedRunTest, RoundsGoOnWhereTheLastOneEnded) {
   std::ostringstream out;
   context_.out = &out;

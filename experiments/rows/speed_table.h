@@ -9,15 +9,15 @@
 
 namespace gpipe::experiments {
 
-// As published; empty: not published.
+// A row of the published table. A text is empty if the figure was not published.
 struct SpeedRow {
   std::string experiment;
   std::string throughput;  // torchgpipe's, images per second
-  std::string torchgpipe;  // its speed-up
-  std::string huang = {};  // that of Huang et al.
-  // Another run of torchgpipe's, by a script in its repository.
+  std::string torchgpipe;  // torchgpipe's speed-up
+  std::string huang = {};  // the speed-up of Huang et al.
+  // The figures of another run of torchgpipe, by a script in its repository.
   std::string script_throughput = {};
-  std::string script = {};  // its speed-up
+  std::string script = {};  // the script's speed-up
 };
 
 // Columns: "throughput" and its ratio to the first row's, "speed_up", which is compared with

@@ -29,7 +29,7 @@ const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
 // Steps of an epoch that are alike.
 struct EpochSteps {
   int64_t times = 0;
-  std::vector<int64_t> micro_batches;  // the rows of each
+  std::vector<int64_t> micro_batches;  // the rows of each micro-batch
   Checkpoint checkpoint = Checkpoint::kNever;
 };
 

@@ -36,7 +36,7 @@ TEST(StepsOfEpoch, ThePlainNetworkRunsWholeMiniBatches) {
   EXPECT_EQ(steps_of_epoch({"baseline", 40}, 30)[0].times, 1) << "only the shorter one";
 }
 
-// torchgpipe's own sizes, seen by running its stages (ResNet-101 and U-Net speed).
+// The expected sizes are torchgpipe's own, seen by running its stages (ResNet-101 and U-Net speed).
 TEST(StepsOfEpoch, AreCutAsByTorchgpipe) {
   const SpeedVariant p2 = {"pipeline-2", 25000, 1667, {135, 235}};
   std::vector<EpochSteps> steps = steps_of_epoch(p2, 50000);

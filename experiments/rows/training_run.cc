@@ -19,7 +19,7 @@ namespace {
 
 // What a saved run records about itself.
 struct History {
-  int64_t planned = 0;  // epochs
+  int64_t planned = 0;  // the number of epochs that were planned
   std::vector<EpochResult> epochs;
 };
 
@@ -46,15 +46,17 @@ History history_of(const std::string& text) {
   return history;
 }
 
-// A run of another length is the same so far only if its learning rates were the same.
+// The history of a saved run that `options` may resume. If the number of epochs is another one, the
+// learning rates of the finished epochs must be the same.
 History checked_history(const TrainingState& state, const TrainingOptions& options,
                         int64_t steps_per_epoch) {
   History history = history_of(state.history);
   const auto finished = static_cast<int64_t>(history.epochs.size());
-  TORCH_CHECK_VALUE(finished == state.epochs, options.state, " contradicts itself: ", state.epochs,
-                    " epochs, but ", finished, " results");
+  TORCH_CHECK_VALUE(finished == state.epochs, options.state, " is damaged: it has ", state.epochs,
+                    " epochs, but ", finished, " results; begin anew with --overwrite");
   TORCH_CHECK_VALUE(finished <= options.epochs, "--epochs=", options.epochs, ": ", options.state,
-                    " has ", finished, " epochs already");
+                    " has ", finished,
+                    " epochs already; give at least as many, or begin anew with --overwrite");
   if (history.planned == options.epochs) return history;
   for (int64_t step = 0; step < finished * steps_per_epoch; ++step) {
     TORCH_CHECK_VALUE(options.lr(step, history.planned) == options.lr(step, options.epochs),
@@ -141,7 +143,7 @@ class TrainingRun {
     }
   }
 
-  // False if interrupted.
+  // Trains for one epoch. Returns false if it was interrupted.
   bool train_epoch(EpochResult& epoch) {
     const auto number = static_cast<int64_t>(result_.epochs.size());
     trainer_.module().train();
@@ -180,7 +182,7 @@ class TrainingRun {
     return true;
   }
 
-  // False if interrupted.
+  // Validates after an epoch. Returns false if it was interrupted.
   bool validate(EpochResult& epoch) {
     trainer_.module().eval();
     std::optional<command::Progress> bar;
@@ -207,7 +209,8 @@ class TrainingRun {
         return false;
       }
     }
-    TORCH_CHECK_VALUE(images > 0, "not one validation image can be read");
+    TORCH_CHECK_VALUE(images > 0,
+                      "none of the validation images can be read; check the files of --data");
     epoch.valid_loss = loss_sum / static_cast<double>(images);
     epoch.accuracy = static_cast<double>(right) / static_cast<double>(images);
     return true;
@@ -220,7 +223,7 @@ class TrainingRun {
   const RunContext& context_;
   torch::optim::SGD optimizer_;
   TrainingResult result_;
-  Timeline timeline_;  // of the last step of training, if it is traced
+  Timeline timeline_;  // the timeline of the last step of training, if it is traced
 };
 
 }  // namespace

@@ -18,9 +18,9 @@
 namespace gpipe::experiments {
 
 struct EpochResult {
-  double lr = 0;  // of the last step
+  double lr = 0;  // the learning rate of the last step
   double train_loss = 0;
-  double seconds = 0;     // of training, including loading, excluding validation
+  double seconds = 0;     // seconds of training, with loading and without validation
   double throughput = 0;  // images per second of training
   double valid_loss = 0;
   double accuracy = 0;  // share of the validation images whose best score is right
@@ -42,7 +42,7 @@ struct TrainingOptions {
   std::string trace;
   // The file in which the run is saved after every epoch; empty: it is not saved.
   std::string state;
-  // Begin from that file, if it exists.
+  // Whether to begin from the file `state`, if it exists.
   bool resume = false;
   // What must be the same on resume. The number of epochs is not part of it: it may change if the
   // learning rates of the epochs already run would have been the same.
@@ -54,7 +54,7 @@ struct TrainingOptions {
 struct TrainingResult {
   std::vector<EpochResult> epochs;  // the finished ones, including resumed ones
   bool interrupted = false;
-  int64_t unreadable = 0;  // images
+  int64_t unreadable = 0;  // images that could not be read
 };
 
 // Checks before the work that options.state fits the options, if it exists and is to be resumed.

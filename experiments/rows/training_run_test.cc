@@ -97,7 +97,8 @@ TEST_F(TrainingRunTest, MoreEpochsWhereTheLearningRatesWereTheSame) {
 }
 
 TEST_F(TrainingRunTest, NoOtherLengthWhereTheLearningRatesWereOthers) {
-  // The learning rates of the first epoch are the same.
+  // Only the learning rates of the first epoch do not depend on the number of epochs. So a run of
+  // another length may be resumed after one epoch, but not after two.
   options_.lr = [](int64_t step, int64_t epochs) { return step < 2 ? 0.1 : 0.1 / epochs; };
   run(2);
   options_.resume = true;
@@ -112,7 +113,7 @@ TEST_F(TrainingRunTest, NoOtherLengthWhereTheLearningRatesWereOthers) {
 }
 
 TEST_F(TrainingRunTest, AStateThatCannotBeWrittenLosesNoResult) {
-  std::filesystem::create_directories(options_.state);  // where the file belongs
+  std::filesystem::create_directories(options_.state);  // a folder where the file belongs
   std::size_t reached = 0;
   options_.on_epoch = [&reached](const auto& epochs) { reached = epochs.size(); };
   EXPECT_THROW(run(2), std::runtime_error);

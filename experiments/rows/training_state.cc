@@ -29,7 +29,7 @@ using TextMap = c10::Dict<std::string, std::string>;
 constexpr int64_t kFormat = 1;
 
 at::Tensor to_store(const at::Tensor& tensor) {
-  // clone: a view into a larger tensor would store all of that tensor.
+  // The tensor is cloned, because a view into a larger tensor would store all of that tensor.
   return tensor.detach().to(at::kCPU).clone();
 }
 
@@ -94,8 +94,8 @@ c10::impl::GenericDict read(const std::string& path) {
   }
 }
 
-// Makes copies, so that an incomplete file changes nothing: everything is checked before anything
-// is written.
+// Checks the saved tensors and returns them by name. Nothing is written to the model here, so that
+// an incomplete file changes nothing.
 std::map<std::string, at::Tensor> checked_tensors(const std::string& path, const char* what,
                                                   const c10::impl::GenericDict& saved,
                                                   const std::map<std::string, at::Tensor>& wanted,

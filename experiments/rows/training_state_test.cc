@@ -129,7 +129,7 @@ TEST_F(TrainingStateTest, MissingAndDamagedFiles) {
   save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
   EXPECT_THAT(loading, ThrowsMessage<c10::ValueError>(HasSubstr("damaged")));
-  // Damages a byte of a tensor.
+  // Bytes of a tensor that were changed must be noticed, too.
   save_training_state(path_, *run_.model, run_.optimizer, {2, config(), ""});
   {
     std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);

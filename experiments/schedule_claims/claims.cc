@@ -147,7 +147,7 @@ void add_dualpipe(std::vector<Claim>& claims) {
     double forward, input, weight;
     double pair;  // F&B
   };
-  // Times of a stage, of which a worker has two.
+  // The times are those of a stage. A worker has two stages.
   for (const Case& c :
        {Case{"equal", 1, 1, 1, 3}, Case{"uneven", 1, 1, 0.7, 2.7}, Case{"overlap", 1, 1, 1, 2.5}}) {
     const StageCost cost = costs(c.forward, c.input, c.weight);
@@ -205,14 +205,14 @@ double step(const Schedule& schedule, double transfer) {
   return run(schedule, costs(1, 1, 1), transfer).makespan;
 }
 
-// The time of a transfer from which on 1F1B is faster, to 0.01.
+// The shortest time of a transfer at which 1F1B is faster than the schedule, to 0.01.
 std::optional<double> turn(const Schedule& schedule) {
   const Schedule plain = Schedule::one_f_one_b(kRankedWorkers, kRankedMicroBatches);
   const auto slower = [&](double transfer) {
     return step(schedule, transfer) > step(plain, transfer) + 1e-9;
   };
   double low = 0.0;
-  double high = 4.0;  // in F: no pipeline is worth while with longer ones
+  double high = 4.0;  // in F; with longer transfers no pipeline is worth while
   if (slower(low) || !slower(high)) return std::nullopt;
   while (high - low > 0.005) {
     const double middle = (low + high) / 2;
@@ -289,7 +289,7 @@ double zero_bubble_rate(const ZeroBubbleSetting& setting, const std::string& sch
   if (schedule == "1f1b") return rate(Schedule::one_f_one_b(p, m));
   if (schedule == "interleaved") return rate(interleaved(p, setting.interleaved_stages, m));
   if (schedule == "zb-h1") return rate(zb_h1(p, m));
-  // The handcrafted ZB-H2: its order is the one for equal costs, whatever the costs are.
+  // This is the handcrafted ZB-H2. Its order is the one for equal costs, whatever the costs are.
   if (schedule == "zb-h2") return rate(zb_h2(p, m));
   throw std::invalid_argument("the paper's table has no schedule " + schedule);
 }

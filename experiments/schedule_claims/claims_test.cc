@@ -19,11 +19,11 @@ double number(const std::string& text) {
   return value;
 }
 
-// Half a unit of the last of a published figure's four digits.
+// A published figure has four digits. This is half a unit of the last one.
 constexpr double kFourDigits = 0.00005 + 1e-12;
 
 TEST(Claims, AreReachedUnderTheirConditions) {
-  // Claims whose condition says why the simulated figure is another one.
+  // Claims whose simulated figure differs from the published one. Their condition says why.
   const std::set<std::string> others = {"dualpipe-equal-apart", "dualpipe-uneven-apart",
                                         "dualpipe-overlap", "gpipe-slow"};
   for (const Claim& claim : claims()) {
@@ -49,7 +49,7 @@ TEST(Claims, HaveNamesOfTheirOwn) {
   for (const Claim& claim : claims()) EXPECT_TRUE(names.insert(claim.name).second) << claim.name;
 }
 
-// All of table 5, except for what the authors' own search finds.
+// The test computes all of table 5, except for what the authors' own search finds.
 TEST(ZeroBubbleTable, IsReproducedInAllTwelveSettings) {
   EXPECT_EQ(zero_bubble_settings().size(), 12);
   for (const ZeroBubbleSetting& setting : zero_bubble_settings()) {
@@ -71,7 +71,8 @@ TEST(ZeroBubbleTable, KnowsItsSchedules) {
   EXPECT_THROW(zero_bubble_rate(zero_bubble_settings().front(), "zb-2p"), std::invalid_argument);
 }
 
-// The ranking turns: the shortest step without transfer times is the longest with slow transfers.
+// The schedule whose step is the shortest if transfers take no time has the longest step if
+// transfers are slow.
 TEST(Ranking, TurnsWhenTransfersCost) {
   std::map<std::string, Simulated> found;
   for (const Claim& claim : claims()) {
@@ -82,11 +83,11 @@ TEST(Ranking, TurnsWhenTransfersCost) {
   EXPECT_EQ(found.at("zb-interleaved-x4-slow").rank, 7);
   EXPECT_LT(found.at("interleaved-x4-quick").value, 1);
   EXPECT_GT(found.at("interleaved-x4-slow").value, 1);
-  // GPipe and 1F1B take the same while transfers take no time.
+  // GPipe and 1F1B take the same time if transfers take none.
   EXPECT_DOUBLE_EQ(found.at("gpipe-quick").value, 1);
   EXPECT_EQ(found.at("gpipe-quick").rank, found.at("1f1b-quick").rank);
   EXPECT_DOUBLE_EQ(found.at("1f1b-slow").value, 1);
-  // The ranking turns at a transfer time between the two.
+  // The ranking turns at a transfer time between those of "-quick" (0) and "-slow" (0.5).
   for (const char* name : {"interleaved-x4", "zb-interleaved-x4"}) {
     const std::optional<double> turns = found.at(std::string(name) + "-quick").turns;
     ASSERT_TRUE(turns) << name;

@@ -39,7 +39,7 @@ std::vector<Unit> units_of(const Schedule& schedule, int64_t worker, const Actio
   };
   for (int64_t k = 0; k < 2 * after + 2 * (worker + 1) + 3 * after; ++k) single();
   for (int64_t k = 0; k < schedule.micro_batches() - 2 * workers + worker + 1; ++k) {
-    if (k == 0 && after == 0) {  // The authors leave this one apart: it shortens the bubble.
+    if (k == 0 && after == 0) {  // The authors run this pair one by one, which shortens the bubble.
       single();
       single();
     } else {
@@ -61,7 +61,8 @@ class Ends {
 
   void set(const Action& action, double end) { ends_[action] = end; }
 
-  // The time at which all that the action needs is there; nullopt if some of it has not ended yet.
+  // The time at which everything that the action needs is there. Nullopt if something that it needs
+  // has not ended yet.
   std::optional<double> ready(const Action& action) const {
     const auto [kind, stage, micro_batch] = action;
     if (kind == ActionKind::kWeightGradient) {
@@ -96,7 +97,8 @@ struct Worker {
   double end = 0.0;
 };
 
-// Runs units of the worker as long as what they need is there. Returns false if none was run.
+// Runs the worker's next units, as long as what they need is there. Returns false if it has run
+// none.
 bool advance(Worker& worker, Ends& ends) {
   bool any = false;
   for (; worker.next < worker.units.size(); ++worker.next) {

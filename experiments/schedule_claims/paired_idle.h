@@ -1,6 +1,6 @@
 // paired_idle: how long workers idle under DualPipeV (DualPipe cut in half) if a forward and a
-// backward that stand side by side are one unit. Its authors run them so, to overlap the transfers
-// of one with the other.
+// backward that stand side by side are one unit. The authors of DualPipe run the two so, to overlap
+// the transfers of one with the computation of the other.
 #ifndef GPIPE_EXPERIMENTS_SCHEDULE_CLAIMS_PAIRED_IDLE_H_
 #define GPIPE_EXPERIMENTS_SCHEDULE_CLAIMS_PAIRED_IDLE_H_
 

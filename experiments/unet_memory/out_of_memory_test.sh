@@ -1,12 +1,13 @@
 #!/bin/bash
-# Tests the program with limited memory: a row says that it ran out, and the next one still runs.
+# Tests the program with limited memory: a row must say that memory ran out, and the next row must
+# still run.
 #   out_of_memory_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-# The published sizes do not fit 2 GB. These rows fail and say why, one after the other.
+# Networks of the published sizes do not fit 2 GB. Both rows must fail and say why.
 (
   ulimit -d 2000000
   "$program" --ways=measured --scale=full --experiment=pipeline-1,pipeline-2 --batch_size=1 --devices=cpu,cpu \

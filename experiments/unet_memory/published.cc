@@ -8,7 +8,7 @@ SmallNetwork shrink(const MemoryVariant& variant, Scale scale) {
   return {divide(variant.network, 3, 8, 1, 2), 96, 16};
 }
 
-// torchgpipe's documentation, "U-Net (B, C) Memory Benchmark", v0.0.5.
+// The figures of torchgpipe's documentation, "U-Net (B, C) Memory Benchmark", v0.0.5.
 PublishedTable published() {
   PublishedTable table;
   table.title = "U-Net memory: ours beside torchgpipe's";
@@ -29,7 +29,7 @@ PublishedTable published() {
 
 }  // namespace
 
-// torchgpipe, benchmarks/unet-memory, v0.0.7.
+// The runs of torchgpipe's benchmarks/unet-memory, v0.0.7.
 MemoryExperiment unet_memory() {
   MemoryExperiment experiment;
   experiment.name = "unet_memory";

@@ -6,7 +6,7 @@
 
 namespace gpipe::experiments {
 
-// baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.
+// The runs: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.
 MemoryExperiment unet_memory();
 
 }  // namespace gpipe::experiments

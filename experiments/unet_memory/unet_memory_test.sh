@@ -14,7 +14,8 @@ expect_mistake "not for baseline" --experiment=baseline --chunks=4
 expect_mistake "trains two steps" --epochs=3
 expect_mistake "is for measured pipelines" --ways=planned --trace="$work/trace.json"
 
-# At full size the baseline takes 21 GiB, which only a plan can have here.
+# At full size the baseline takes 21 GiB. The machine may have less, so the row is planned and not
+# measured.
 "$program" --ways=planned --experiment=baseline --json="$work/planned.json" >"$work/planned.log" 2>&1 ||
   fail "a plan"
 grep -q "^baseline  *planned " "$work/planned.log" || fail "no planned row"
@@ -26,7 +27,7 @@ done
   fail "a run with a trace"
 grep -q "pipeline-2, why it is slow" "$work/why.log" || fail "no explanation"
 [ -s "$work/trace.json" ] || fail "no trace"
-# There are remarks only on the ways that were used.
+# The table must have remarks on the ways that were used, and on no others.
 grep -q "Planned: the published" "$work/planned.log" || fail "no remark on plans"
 grep -q "Measured: --scale" "$work/planned.log" && fail "a remark on measurements, of which there are none"
 grep -q "Measured: --scale" "$work/measured.log" || fail "no remark on measurements"

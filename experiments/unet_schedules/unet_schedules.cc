@@ -57,7 +57,7 @@ struct Size {
   int64_t batch;
   int64_t chunks;
   int64_t steps;   // of a round
-  double seconds;  // of profiling
+  double seconds;  // how long profiling measures
 
   std::string name() const {
     return absl::StrFormat("U-Net (2, %d) of depth %d, %d x 3 x %d x %d", channels, depth, batch,
@@ -105,7 +105,7 @@ class Subject {
   }
 
   // Predicts a step under the schedule, with the best cut that is found for it. The first call
-  // measures the profile.
+  // measures the profile of the network.
   balance::Explanation predicted(const std::string& schedule, const RunContext& context) {
     measure(context);
     balance::ExplainOptions options;
@@ -268,7 +268,7 @@ Plan prepare() {
   }
   if (flags.batch_size || flags.epochs) {
     throw std::invalid_argument(absl::StrCat(flags.batch_size ? "--batch_size" : "--epochs",
-                                             ": the sizes are those of --scale"));
+                                             ": the sizes are those of --scale; leave it out"));
   }
   for (const c10::Device device : flags.devices) {
     if (flags.devices_given && !device.is_cpu()) {

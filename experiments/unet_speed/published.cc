@@ -4,7 +4,7 @@
 
 namespace gpipe::experiments {
 
-// torchgpipe, benchmarks/unet-speed, v0.0.7.
+// The runs of torchgpipe's benchmarks/unet-speed, v0.0.7.
 const std::vector<SpeedVariant>& speed_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"baseline", 40, 1, {}},
@@ -16,7 +16,7 @@ const std::vector<SpeedVariant>& speed_variants() {
   return variants;
 }
 
-// torchgpipe's documentation, "U-Net (5, 64) Speed Benchmark", v0.0.5.
+// The figures of torchgpipe's documentation, "U-Net (5, 64) Speed Benchmark", v0.0.5.
 PublishedTable published_speed() {
   return speed_table("U-Net (5, 64) speed: ours beside torchgpipe's",
                      {

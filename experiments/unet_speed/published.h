@@ -9,7 +9,8 @@
 
 namespace gpipe::experiments {
 
-// baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with U-Net (5, 64) of 241 layers.
+// The runs: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with U-Net (5, 64) of 241
+// layers.
 const std::vector<SpeedVariant>& speed_variants();
 
 // Columns: "throughput" and its ratio to that of baseline, "speed_up".

@@ -4,7 +4,7 @@
 
 namespace gpipe::experiments {
 
-// torchgpipe, benchmarks/unet-timeline, v0.0.7.
+// The runs of torchgpipe's benchmarks/unet-timeline, v0.0.7.
 const std::vector<AblationVariant>& ablations() {
   static const std::vector<AblationVariant> variants = {
       {"baseline", true, false, false},
@@ -27,8 +27,8 @@ const std::vector<int64_t>& published_balance() {
   return balance;
 }
 
-// The table in its README. Utilization is that of the GPUs, by nvidia-smi. Memory is the most that
-// LibTorch's allocator had reserved, over all devices.
+// The table in the README of that benchmark. Utilization is that of the GPUs, by nvidia-smi. Memory
+// is the most that the allocators of all devices together had reserved.
 PublishedTable published_timeline() {
   PublishedTable table;
   table.title = "U-Net (5, 64) timeline: ours beside torchgpipe's";

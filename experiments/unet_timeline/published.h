@@ -29,7 +29,7 @@ const AblationVariant& find_ablation(const std::string& name);
 // The settings of all rows.
 inline constexpr int64_t kPublishedBatch = 128;
 inline constexpr int64_t kPublishedChunks = 8;
-inline constexpr int64_t kPublishedSteps = 16;  // of an epoch
+inline constexpr int64_t kPublishedSteps = 16;  // steps of an epoch
 const std::vector<int64_t>& published_balance();
 
 PublishedTable published_timeline();

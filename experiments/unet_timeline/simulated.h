@@ -26,9 +26,9 @@ struct SimulatedStep {
 
 // Simulates a step whose micro-batches cost what `profile` says, by balance::StepModel.
 //
-// Without copy streams a copy to another worker is part of both the action before it and the one
-// after it. Early recomputes are part of the last partition's first backward. The optimizer is left
-// out.
+// Without copy streams a copy to another worker is part of both the action before the copy and the
+// action after it. Early recomputes are part of the last partition's first backward. The optimizer
+// is left out.
 //
 // Throws std::invalid_argument for a balance that does not fit the profile, and what simulate()
 // throws.

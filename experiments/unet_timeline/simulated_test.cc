@@ -50,12 +50,15 @@ TEST(SimulateAblation, OneMicroBatchByHand) {
   const auto seconds_of = [&](const char* name) {
     return seconds(simulate_ablation(find_ablation(name), profile(), one_micro_batch));
   };
-  // Forwards 3, backwards 3 * 2, the activations' way there and back 4 * 0.5; the skip takes less
-  // than both activations and the forward between.
+  // Three forwards take 3 s, three backwards 3 * 2 s, and the activations' way there and back 4 *
+  // 0.5 s. The skip adds nothing, because it takes less time than both activations and the forward
+  // between them.
   EXPECT_DOUBLE_EQ(seconds_of("dep-str-ptl"), 11);
-  // The skip goes through the second partition: two ways of 1 each instead of 0.5, there and back.
+  // Without direct skips the skip goes through the second partition. So at each cut a copy takes 1
+  // s instead of 0.5 s, there and back.
   EXPECT_DOUBLE_EQ(seconds_of("dep-str-x"), 13);
-  // The copies take 1.5 at either cut, there and back, and are part of both actions.
+  // Without copy streams the skip and the activation take 1.5 s at each of two cuts, there and
+  // back, and count in the action before and in the action after the copy.
   EXPECT_DOUBLE_EQ(seconds_of("dep-x-x"), 9 + 2 * 2 * 2 * 1.5);
   EXPECT_DOUBLE_EQ(seconds_of("baseline"), seconds_of("dep-x-x"));
 }
@@ -80,7 +83,7 @@ TEST(SimulateAblation, EarlyRecomputesAreInTheFirstBackward) {
     if (timed.action.kind == ActionKind::kForward || timed.action.micro_batch != 2) {
       EXPECT_EQ(timed.recompute(), 0);
     } else {
-      EXPECT_EQ(timed.recompute(), 2'000'000'000);  // of micro-batches 0 and 1
+      EXPECT_EQ(timed.recompute(), 2'000'000'000);  // the recomputes of micro-batches 0 and 1
     }
   }
   EXPECT_EQ(sum, 2'000'000'000);
@@ -97,7 +100,8 @@ TEST(SimulateAblation, EachOptimizationHelps) {
   }
 }
 
-// The results from before all predictions shared one model of a step.
+// The steps must take exactly the time that they took before all predictions shared one model of a
+// step.
 TEST(SimulateAblation, StepsAreTheSameToTheNanosecond) {
   AblationSettings irregular;
   irregular.setup.balance = {2, 2, 3, 2};

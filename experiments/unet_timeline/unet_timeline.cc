@@ -67,7 +67,7 @@ constexpr double kLearningRate = 0.1;
 // Images per second of the plain network on one of the same GPUs (torchgpipe, U-Net speed).
 constexpr double kPublishedOneDevice = 28.5;
 
-// The networks of the scales.
+// The network at a scale.
 struct Network {
   int64_t depth = 5;
   int64_t convolutions = 5;
@@ -92,7 +92,7 @@ struct Settings {
   PipelineSetup setup;
   int64_t steps = kPublishedSteps;
   int64_t epochs = 10;
-  std::vector<c10::Device> devices;  // of a measured run
+  std::vector<c10::Device> devices;  // the devices of a measured run
 };
 
 // The settings of simulated rows.
@@ -112,7 +112,7 @@ Simulated simulated_flags() {
   return simulated;
 }
 
-// A note on what a row does not reproduce of torchgpipe's.
+// A note on what of torchgpipe's row our row does not reproduce.
 std::string note_of(const AblationVariant& variant, Origin way) {
   std::string note;
   if (variant.early_recomputes) {
@@ -343,7 +343,7 @@ void simulate(const Simulated& simulated, const Settings& settings, Outcome& out
 
 Plan prepare() {
   CommonFlags flags = read_common_flags();
-  // Checked here first: each variant would repeat the message.
+  // --steps is checked here first, because each variant would repeat the message.
   (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
   flags.for_simulated = given_simulation_flag();

@@ -40,7 +40,8 @@ for name in names:
 simulated = [ours[name, "simulated"]["throughput"] for name in names]
 assert simulated == sorted(simulated) and simulated[0] < simulated[3], simulated
 assert 10 < figures(sys.argv[2])["dep-str-ptl", "planned"]["memory"] < 40
-# Without direct skips each goes through every partition; early recomputes come in one piece.
+# Without direct skips the trace has more transfers, because each skip goes through every partition. Early recomputes
+# come in one piece: the baseline has a single recompute on the last worker.
 def events(name, phase):
     trace = json.load(open(f"{sys.argv[3]}/trace.{name}.json"))
     # The measured step; its simulation is the second process.
@@ -52,7 +53,7 @@ def recomputes(name):
                 if event["cat"] == "recompute" and event["tid"] == 3])
 assert recomputes("baseline") == 1 and recomputes("dep-x-x") == 7, recomputes("dep-x-x")
 END
-# There are remarks only on the ways that were used.
+# The table must have remarks on the ways that were used, and on no others.
 grep -q "Simulated: at full" "$work/all.log" || fail "no remark on simulations"
 grep -q "Planned: at full" "$work/all.log" && fail "a remark on plans, of which there are none"
 grep -q "Planned: at full" "$work/planned.log" || fail "no remark on plans"

@@ -34,7 +34,8 @@ TEST(AnyRank, IsTheSameOnAllRanks) {
 
 volatile std::sig_atomic_t was_told = 0;
 
-// Only one rank gets the signal, at a random moment of a step.
+// Only one rank gets the signal, at a random moment of a step. All ranks end after the same number
+// of steps.
 TEST(AnyRank, ASignalToOneRankEndsAllAtOneStep) {
   for (const int64_t told : {0, 2}) {
     WorldRanks ranks(3, [told](const World& world, const Say& say) {

@@ -27,7 +27,7 @@ int64_t number_in(const at::Tensor& bytes) {
   return number;
 }
 
-// Sends rank `to` the time, each time it asks.
+// Sends rank `to` this process's time, each time that rank `to` asks.
 void tell(internal::Processes& processes, int64_t to, const Clock& clock) {
   for (int round = 0; round < kRounds; ++round) {
     processes.move({}, {{to, room()}});

@@ -21,7 +21,7 @@ void ErrorFile::write(const std::string& text) noexcept {
     // torchrun throws if it finds an incomplete record, so the file is renamed when it is complete.
     const std::string draft = path_ + "." + std::to_string(getpid());
     std::ofstream file(draft);
-    // An exception's text may not be valid UTF-8.
+    // An exception's text may not be valid UTF-8, for which dump() throws by default.
     file << record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     file.close();
     if (file.fail() || std::rename(draft.c_str(), path_.c_str()) != 0) {

@@ -74,7 +74,7 @@ Steps from_bytes(const std::string& bytes) {
   return steps;
 }
 
-// Adds the workers of another process.
+// Adds the workers of rank `rank` to the step.
 void add(StepTimeline& step, StepTimeline other, int64_t rank) {
   step.unfinished = step.unfinished || other.unfinished;
   if (step.workers.size() < other.workers.size()) step.workers.resize(other.workers.size());
@@ -90,8 +90,8 @@ void add(StepTimeline& step, StepTimeline other, int64_t rank) {
   }
 }
 
-// Joins the steps of a replica's processes by their numbers: a step that failed may have begun in
-// some processes only.
+// Joins the steps of a replica's processes by their numbers and not by their order, because a step
+// that failed may have begun in some processes only.
 Steps steps_of_replica(const World& world, const std::vector<std::string>& of_ranks,
                        int64_t replica) {
   std::map<int64_t, StepTimeline> steps;

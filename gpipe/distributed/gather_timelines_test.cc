@@ -67,7 +67,8 @@ std::string table_of(const Schedule& schedule) {
   return text;
 }
 
-// The first action that began before what it needs had ended; empty if there is none.
+// Names the first action that began before the action whose output it needs had ended; empty if
+// there is none.
 std::string too_early(const StepTimeline& step, int64_t stages, int64_t tolerance) {
   std::map<std::string, TimelineAction> by_name;
   for (const auto& actions : step.workers) {
@@ -118,7 +119,7 @@ TEST(GatherTimelines, AnotherClockIsMadeThatOfRankZero) {
     step(world, pipe, timeline);
     Steps steps = timeline.steps_of_steady_clock();
     Clock clock = steady_clock_of_machine();
-    // Ranks 1 and 2 have clocks as on machines of their own.
+    // Ranks 1 and 2 get other clocks, as if they ran on machines of their own.
     const int64_t ahead = (world.rank() == 1 ? 5 : -7) * kSecond;
     if (world.rank() > 0) {
       clock = {"machine " + std::to_string(world.rank()),

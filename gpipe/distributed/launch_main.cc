@@ -14,6 +14,7 @@
 #include "absl/flags/flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"
+#include "command/made_folders.h"
 #include "command/run_main.h"
 #include "gpipe/distributed/launcher/child_process.h"
 #include "gpipe/distributed/launcher/launch.h"
@@ -32,12 +33,19 @@ ABSL_FLAG(double, kill_after, 5,
 ABSL_FLAG(bool, stdin, false, "Whether rank 0 reads the standard input. The others read nothing.");
 ABSL_FLAG(bool, bind_cores, false,
           "Whether each process is bound to its share of the cores that may be used here.");
+ABSL_FLAG(int64_t, restarts, 0,
+          "How many processes that a signal ended may be started again, over the whole run, 0 to "
+          "1000000. Only for programs that go on after that (gpipe::meet); any other run ends.");
+ABSL_FLAG(int64_t, spares, 0,
+          "How many more processes are started that wait for the death of another one, 0 to 1024. "
+          "Only for programs that go on after that (gpipe::meet).");
 
 namespace {
 
 using gpipe::distributed::LaunchOptions;
 
 constexpr int64_t kMostProcesses = 1024;
+constexpr int64_t kMostRestarts = 1'000'000;
 
 const char* const kUsage =
     "Starts several processes of one program on this machine, as ranks 0, 1, ...: shows what they "
@@ -60,23 +68,31 @@ std::chrono::milliseconds duration(const std::string& flag, double seconds) {
 LaunchOptions read_options(char** command, char** end) {
   LaunchOptions options;
   const std::optional<int64_t> processes = absl::GetFlag(FLAGS_processes);
-  if (!processes) throw std::invalid_argument("--processes=N is missing: how many to start");
+  if (!processes) {
+    throw std::invalid_argument("--processes=N is missing: give the number of processes to start");
+  }
   options.processes = gpipe::command::in_range("processes", *processes, 1, kMostProcesses);
   options.grace = duration("grace", absl::GetFlag(FLAGS_grace));
   options.kill_after = duration("kill_after", absl::GetFlag(FLAGS_kill_after));
   options.input = absl::GetFlag(FLAGS_stdin);
   options.bind_cores = absl::GetFlag(FLAGS_bind_cores);
+  options.restarts =
+      gpipe::command::in_range("restarts", absl::GetFlag(FLAGS_restarts), 0, kMostRestarts);
+  options.spares =
+      gpipe::command::in_range("spares", absl::GetFlag(FLAGS_spares), 0, kMostProcesses);
   if (command == end) {
     throw std::invalid_argument(
         "the program is missing: launch --processes=4 -- PROGRAM ARGUMENTS");
   }
   options.command.assign(command, end);
-  // `bazel run` starts this program in another directory than the user's.
+  // `bazel run` starts this program in another folder than the user's, and names the user's in this
+  // variable.
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr) options.directory = directory;
   options.log_directory = gpipe::command::user_path(absl::GetFlag(FLAGS_log_dir));
   if (!options.log_directory.empty()) {
     gpipe::command::check_writable_folder("--log_dir", options.log_directory);
+    gpipe::command::tell_made_folders();
   }
   return options;
 }

@@ -84,7 +84,8 @@ nn::Sequential linears() {
   return module;
 }
 
-// Says, for each step, when it began, when the last action here ended, and when it returned.
+// Says, for each step, when it began, when the last action in this process ended, and when step()
+// returned.
 void train(const World& world, const nn::Sequential& module, int64_t stages,
            const WorldRanks::Say& say) {
   const int64_t layers = static_cast<int64_t>(module->size()) / stages;
@@ -98,7 +99,8 @@ void train(const World& world, const nn::Sequential& module, int64_t stages,
   const torch::Tensor x = torch::ones({rows.size(), kWidth});
   for (int step = 0; step <= kSteps; ++step) {
     pipe->zero_grad();
-    (void)pipe->parameter_hash();  // makes all processes begin together
+    // All processes take part in this, so they begin the step together.
+    (void)pipe->parameter_hash();
     int64_t last = 0;
     const int64_t begin = microseconds_now();
     pipe->step(
@@ -107,7 +109,8 @@ void train(const World& world, const nn::Sequential& module, int64_t stages,
         StepOptions().on_event([&](const Event&) { last = microseconds_now(); }));
     std::ostringstream line;
     line << begin << " " << last << " " << microseconds_now();
-    if (step > 0) say(line.str());  // not the first step, which learns the messages' sizes
+    // The first step does not count, because the sizes of the messages are learned in it.
+    if (step > 0) say(line.str());
   }
 }
 

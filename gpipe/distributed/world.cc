@@ -1,4 +1,5 @@
-// World::from_environment(): a session, and packets over its group.
+// World::from_environment() and connect_world(): they make a session, and move packets over its
+// group.
 #include "gpipe/world.h"
 
 #include <c10/util/Exception.h>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/connect_world.h"
 #include "gpipe/distributed/control/agreement.h"
 #include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/control/exception_text.h"
@@ -43,10 +45,10 @@ namespace {
 using internal::Packet;
 using internal::Processes;
 
-constexpr std::chrono::hours kLongestWait{24 * 365};  // more could overflow a time
+constexpr std::chrono::hours kLongestWait{24 * 365};  // a longer limit could overflow a time
 
-// Marks a Disagreement of a collective as thrown by all ranks. A layer may throw a Disagreement,
-// too, which the other ranks do not know of.
+// Marks a Disagreement of a collective as thrown by all ranks. The mark is needed, because a layer
+// may also throw a Disagreement, of which the other ranks do not know.
 template <typename Collective>
 auto found_by_all(const Collective& collective) {
   try {
@@ -65,8 +67,9 @@ class ConnectedProcesses final : public Processes {
         call_limit_(call_limit),
         kind_(kind),
         error_file_(session_->environment().error_file) {}
-  // In a forked child the threads do not exist: Gloo would wait for its threads forever, and would
-  // remove the parent's sockets from the epoll that parent and child share.
+  // In a forked child the members are leaked, because the threads do not exist there. Gloo would
+  // wait for its threads forever, and would remove the parent's sockets from the epoll that parent
+  // and child share.
   ~ConnectedProcesses() override {
     if (!fork_guard_.stale()) return;
     (void)links_.release();
@@ -118,7 +121,7 @@ class ConnectedProcesses final : public Processes {
   Control& control() { return session_->control(); }
   DeviceLinks* connect_links(const MessagePlan& plan, c10::Device device);
 
-  // A call has succeeded: removes the error file of an earlier failure.
+  // Called when a call has succeeded: removes the error file of an earlier failure.
   void got_over_it() noexcept {
     if (std::exchange(has_error_file_, false)) error_file_.forget();
   }
@@ -151,16 +154,23 @@ class ConnectedProcesses final : public Processes {
   int64_t number_ = 0;  // the number of the next pipeline
 };
 
+// How many calls of all processes, of any world, this thread is in.
+thread_local int64_t calls_of_this_thread = 0;
+
 class ConnectedProcesses::ConnectedCall final : public Call {
  public:
   // Requirement: the calling thread holds call_.
   explicit ConnectedCall(ConnectedProcesses& processes)
       : processes_(processes), call_(processes.control()) {
     processes_.caller_ = std::this_thread::get_id();
+    ++calls_of_this_thread;
   }
-  ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
+  ~ConnectedCall() override {
+    processes_.caller_ = std::thread::id();
+    --calls_of_this_thread;
+  }
 
-  // The call has begun: it holds the lock from now on.
+  // Called when the call has begun: it holds the lock from now on.
   void take(std::unique_lock<std::timed_mutex> lock) { lock_ = std::move(lock); }
 
   void done() override {
@@ -178,7 +188,8 @@ class ConnectedProcesses::ConnectedCall final : public Call {
         throw;
       } catch (const DistributedFailure&) {
         return;
-      } catch (...) {  // report it, too: it counts beside the faults that have been told already
+      } catch (...) {
+        // This exception is reported, too: it counts beside the faults that have been told already.
       }
     }
     Fault fault;
@@ -215,7 +226,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     const internal::WaitScope waits;
     is_free = lock.try_lock_for(call_limit_);
   }
-  // On another rank the same call may get its lock in time, so it is counted here.
+  // On another rank the same call may get its lock in time, so the call counts here, too.
   if (!is_free) ++missed_calls_;
   TORCH_CHECK_VALUE(is_free,
                     "another thread of this process has been in a call of all processes for ",
@@ -228,7 +239,8 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
   std::unique_ptr<ConnectedCall> call;
   try {
     const bool must_go_on = control().failed();
-    // Each failure is thrown once, even if the call has been given up meanwhile.
+    // A failure that has not been thrown yet is thrown first, even if the call has been given up
+    // meanwhile.
     if (failure_is_told_ || !must_go_on) control().check_not_given_up();
     if (failure_is_told_ && must_go_on) {
       const internal::WaitScope waits;
@@ -252,7 +264,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     }
     throw;
   } catch (...) {
-    // These members belong to the call, and the lock is still held: another thread's call waits.
+    // The lock is still held, so no call of another thread uses these members meanwhile.
     if (call != nullptr) {
       call->failed();
     } else {
@@ -307,7 +319,9 @@ DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Dev
                                   },
                                   [this] { control().check(); },
                                   [this, epoch = control().epoch()](const std::string& why) {
-                                    // At the end of an epoch the other end of a link may go first.
+                                    // At the end of an epoch the process at the link's other end
+                                    // may close the link first. So the symptom is told with its
+                                    // epoch, and does not count in a later one.
                                     control().throw_failure(why, epoch);
                                   }});
   }
@@ -332,33 +346,46 @@ std::unique_ptr<Processes::Run> ConnectedProcesses::begin_run(
 }
 
 }  // namespace
-}  // namespace distributed
 
-World World::from_environment(const WorldOptions& options) {
-  internal::check_outside_of_pipelines("World::from_environment");
-  const distributed::Environment environment = distributed::environment_of_this_process();
-  if (environment.size == 1) return World();
-  distributed::SessionOptions session;
+World connect_world(const Environment& environment, const WorldOptions& options,
+                    const std::string& name, const std::function<void()>& check) {
+  if (environment.size == 1) return World(nullptr, 0, 1, environment.local_rank);
+  SessionOptions session;
   const auto limit = [](std::chrono::milliseconds given) {
-    return std::min<std::chrono::milliseconds>(given, distributed::kLongestWait);
+    return std::min<std::chrono::milliseconds>(given, kLongestWait);
   };
   session.rendezvous_limit = limit(options.rendezvous_limit);
   session.silence_limit = limit(options.silence_limit);
   session.call_limit = limit(options.call_limit);
   session.announce = options.announce;
+  session.name = name;
+  session.check = check;
   try {
-    const distributed::LinkKind* kind = nullptr;
+    const LinkKind* kind = nullptr;
     if (environment.device_links != "host") {
-      kind = &distributed::link_kind(environment.device_links);
+      kind = &link_kind(environment.device_links);
       kind->check_available();
     }
-    return World(std::make_shared<distributed::ConnectedProcesses>(
-                     distributed::Session::connect(environment, session), kind, session.call_limit),
+    return World(std::make_shared<ConnectedProcesses>(Session::connect(environment, session), kind,
+                                                      session.call_limit),
                  environment.rank, environment.size, environment.local_rank);
   } catch (...) {
-    distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());
+    ErrorFile(environment.error_file).write(text_of_current_exception());
     throw;
   }
+}
+
+}  // namespace distributed
+
+World World::from_environment(const WorldOptions& options) {
+  internal::check_outside_of_pipelines("World::from_environment");
+  TORCH_CHECK_VALUE(distributed::calls_of_this_thread == 0,
+                    "World::from_environment within a call of all processes (in a schedule's "
+                    "generator, StepOptions::weight, materialize's function or a hook) would wait "
+                    "for ranks that are in that call; make it before or after");
+  const distributed::Environment environment = distributed::environment_of_this_process();
+  if (environment.size == 1) return World();
+  return distributed::connect_world(environment, options);
 }
 
 }  // namespace gpipe

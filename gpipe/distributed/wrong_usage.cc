@@ -12,7 +12,7 @@
 namespace gpipe::distributed {
 
 std::string wrong_usage_text(const std::vector<std::string>& of_ranks) {
-  std::vector<std::pair<std::string, std::string>> texts;  // and the ranks
+  std::vector<std::pair<std::string, std::string>> texts;  // each text, and the ranks that have it
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     if (of_ranks[rank].empty()) continue;
     const auto same = [&](const auto& text) { return text.first == of_ranks[rank]; };
@@ -54,7 +54,8 @@ std::string wrong_usage(const World& world, const std::string& own) {
     result = compare();
   } catch (const Disagreement&) {
     if (own.empty()) throw;
-    // Other ranks were in another call, which has thrown the same to them: they call this next.
+    // Some ranks were in another call, which has thrown the same Disagreement there. They call
+    // wrong_usage() next, so this rank calls again, too.
     result = compare();
   }
   if (!result.empty()) ErrorFile(environment_of_this_process().error_file).write(result);

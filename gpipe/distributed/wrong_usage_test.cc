@@ -35,7 +35,7 @@ TEST(WrongUsage, IsTheSameEverywhere) {
   ranks.expect_ends();
 }
 
-// Another call of all processes.
+// A call that all processes make together, and that is not wrong_usage().
 std::string compare(const World& world) {
   internal::Processes& processes = *world.processes();
   internal::in_call(&processes, [&] {

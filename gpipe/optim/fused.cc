@@ -17,7 +17,7 @@ namespace {
 
 using torch::optim::OptimizerParamGroup;
 
-// Adam's and AdamW's options have the same names.
+// Adam's and AdamW's options have the same names, so one function serves both.
 template <typename Options, typename State, typename Kernel>
 void step_of_adam(torch::optim::Optimizer& optimizer, const Kernel& kernel) {
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -31,7 +31,8 @@ void step_of_adam(torch::optim::Optimizer& optimizer, const Kernel& kernel) {
 }
 
 // Throws c10::NotImplementedError if LibTorch's kernel for SGD on the CPU computes wrong values in
-// this type. That of 2.11 does so in bfloat16 from the 16th or 32nd element on, without an error.
+// this type. The kernel of 2.11 does so in bfloat16 from the 16th or 32nd element on, without an
+// error.
 void check_sgd_kernel(const at::Tensor& parameter) {
   if (!parameter.is_cpu() || !at::isReducedFloatingType(parameter.scalar_type())) return;
   const auto is_right = [](at::ScalarType type) {
@@ -77,7 +78,7 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
   internal::check_for_kernels(*this, "FusedSgd", /*is_fused=*/nullptr, check_sgd_kernel);
   for (const OptimizerParamGroup& group : param_groups()) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-    internal::FusedBatches batches;  // 0: whose first step makes their momentum; 1: the others
+    internal::FusedBatches batches;  // 0: the first step makes their momentum; 1: they have one
     for (const at::Tensor& parameter : internal::updated_in(group)) {
       const bool is_first =
           options.momentum() != 0 && state().count(parameter.unsafeGetTensorImpl()) == 0;
@@ -87,7 +88,7 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
       if (options.momentum() == 0) continue;
       at::Tensor momentum;
       if (is_first) {
-        momentum = at::empty_like(parameter);  // the kernel writes it
+        momentum = at::empty_like(parameter);  // the kernel fills it
       } else {
         auto& own =
             static_cast<torch::optim::SGDParamState&>(*state().at(parameter.unsafeGetTensorImpl()));
@@ -100,7 +101,8 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
       at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, options.weight_decay(),
                       options.momentum(), options.lr(), options.dampening(), options.nesterov(),
                       /*maximize=*/false, /*is_first_step=*/std::get<2>(key) == 0);
-      // Kept only behind the kernel: one that throws leaves no values in them.
+      // The momentum buffers are kept only after the kernel has run, so a kernel that throws leaves
+      // no buffers without values in the states.
       for (size_t k = 0; k < lists.first.size(); ++k) {
         const at::Tensor& momentum = lists.first[k];
         internal::state_of<torch::optim::SGDParamState>(

@@ -1,5 +1,8 @@
-// LibTorch's optimizers with LibTorch's fused kernels: the update of all parameters is one kernel
-// for each device and type, where torch::optim takes each parameter by several operators.
+// FusedAdamW, FusedAdam, FusedSgd, FusedAdagrad: LibTorch's optimizers with LibTorch's fused
+// kernels.
+//
+// The update of all parameters is one kernel for each device and type, while torch::optim runs
+// several operators for each parameter.
 #ifndef GPIPE_OPTIM_FUSED_H_
 #define GPIPE_OPTIM_FUSED_H_
 
@@ -13,16 +16,17 @@
 namespace gpipe {
 
 // Each of these classes is the optimizer of torch::optim from which it is derived, with the same
-// options, groups and states. A run that was saved with one can go on with the other
+// options, groups and states. A run that was saved with one of the two can go on with the other
 // (save_checkpoint writes torch::optim's type). The update is the same up to rounding:
 // docs/design/optimizers.md has the differences in units in the last place.
 //
 // step() throws c10::ValueError, before anything changes, for a parameter that is complex or whose
-// elements share memory or leave gaps, and for a sparse gradient: torch::optim's own take these.
-// FusedSgd's throws c10::NotImplementedError for parameters in bfloat16 or float16 on the CPU if
-// LibTorch's kernel computes wrong values in that type, as 2.11.0's does in bfloat16.
+// elements share memory or leave gaps, and for a sparse gradient. The optimizers of torch::optim
+// take these. FusedSgd's step() throws c10::NotImplementedError for parameters in bfloat16 or
+// float16 on the CPU if LibTorch's kernel computes wrong values in that type, as the kernel of
+// 2.11.0 does in bfloat16.
 //
-// Thread-safety: as torch::optim's: one call at a time.
+// Thread-safety: one call at a time, as for torch::optim's optimizers.
 //
 // Example:
 //   gpipe::FusedAdamW optimizer(pipe->local_parameters(), torch::optim::AdamWOptions(3e-4));

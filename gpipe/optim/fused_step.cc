@@ -36,7 +36,8 @@ void check_for_kernels(
     for (const at::Tensor& parameter : group.params()) {
       const size_t number = next++;
       if (!parameter.grad().defined()) continue;
-      // One call of a kernel would update it twice, of the same step and the same first values.
+      // If a parameter came twice, one call of a kernel would update it twice, both times as the
+      // same step and from the same old values.
       TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, "gpipe::", name,
                         ": parameter ", number,
                         " is in its group a second time; give the optimizer each parameter once, "

@@ -1,4 +1,5 @@
-// Functions for optimizers over LibTorch's fused kernels: lists of tensors, checks, Adam's update.
+// FusedLists: lists of tensors, checks and Adam's update, for optimizers over LibTorch's fused
+// kernels.
 #ifndef GPIPE_OPTIM_FUSED_STEP_H_
 #define GPIPE_OPTIM_FUSED_STEP_H_
 
@@ -31,24 +32,25 @@ using FusedBatches = std::map<std::tuple<std::string, at::ScalarType, int64_t>, 
 
 FusedLists& batch_of(FusedBatches& batches, const at::Tensor& parameter, int64_t number);
 
-// Returns `tensor`, or a copy of it with the type and the strides of `parameter`: the kernels go
-// through the memory in its own order, and ignore strides.
+// Returns `tensor`, or a copy of it with the type and the strides of `parameter`. The kernels go
+// through memory in its own order, and ignore strides.
 at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& tensor);
 
-// For each parameter, one and the same tensor with the number of steps, which the kernels only
-// read.
+// Returns, for each parameter, one and the same tensor with the number of steps. The kernels only
+// read it.
 TensorList steps_of(const FusedLists& lists, int64_t steps);
 
 // Throws c10::ValueError for a parameter with a gradient that the kernels do not take. `name`: the
-// name of the optimizer. `is_fused`: whether the group is updated by such a kernel.
-// `check_kernel`: called for each parameter with a gradient and elements; it throws where the
-// kernel cannot be used.
+// name of the optimizer. `is_fused`: whether the group is updated by such a kernel. `check_kernel`
+// is called for each parameter with a gradient and elements, and throws if the kernel cannot be
+// used.
 void check_for_kernels(
     const torch::optim::Optimizer& optimizer, const char* name,
     const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused = nullptr,
     void (*check_kernel)(const at::Tensor& parameter) = nullptr);
 
-// Calls the closure with gradients on, and returns its result; undefined without a closure.
+// Calls the closure with gradients on, and returns its result, or an undefined tensor if there is
+// no closure.
 at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
 // The parameter's state. If there is none, make(State&) makes it.
@@ -63,8 +65,8 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   return static_cast<State&>(*state);
 }
 
-// Sets the number of steps of the parameters' states. Call it after the kernel, so that a step that
-// throws does not count.
+// Sets the number of steps of the parameters' states. It is called after the kernel, so that a step
+// that throws does not count.
 template <typename State>
 void count_step(torch::optim::Optimizer& optimizer, const FusedLists& lists, int64_t steps) {
   for (const at::Tensor& parameter : lists.parameters) {
@@ -91,7 +93,7 @@ struct AdamNumbers {
   bool amsgrad;
 };
 
-// `kernel`: at::_fused_adam_ or at::_fused_adamw_. State: one of Adam's.
+// `kernel`: at::_fused_adam_ or at::_fused_adamw_. `State`: the type of Adam's or AdamW's states.
 template <typename State, typename Kernel>
 void adam_step(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
                const AdamNumbers& numbers, const Kernel& kernel) {

@@ -50,7 +50,7 @@ struct Pair {
   Make fused;
 };
 
-// Every optimizer, with each option that takes another path through its kernel.
+// Returns every optimizer, with each option that takes another path through its kernel.
 std::vector<Pair> pairs() {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace)
   std::vector<Pair> result;
@@ -88,8 +88,8 @@ Parameters parameters(at::ScalarType type) {
   return result;
 }
 
-// Sets gradients. In every third step the first parameter has none, so that its number of steps
-// differs from the others'. Gradients have other strides than the parameters.
+// Sets gradients. In every third step the first parameter has no gradient, so that its number of
+// steps differs from the others'. Gradients have other strides than the parameters.
 void set_gradients(Parameters& of, int64_t step) {
   for (size_t k = 0; k < of.size(); ++k) {
     of[k].mutable_grad() = k == 0 && step % 3 == 1
@@ -98,7 +98,8 @@ void set_gradients(Parameters& of, int64_t step) {
   }
 }
 
-// The largest difference after some steps, as a part of the largest value.
+// Returns the largest difference of the two optimizers' parameters after some steps, as a part of
+// the largest value.
 double difference(const Pair& pair, at::ScalarType type) {
   Parameters plain = parameters(type);
   Parameters fused = parameters(type);
@@ -130,13 +131,15 @@ TEST(Fused, IsTheOptimizerOfLibTorchUpToRounding) {
     try {
       EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
     } catch (const c10::NotImplementedError& error) {
-      // LibTorch 2.11's kernel is wrong; the default version's is not.
+      // Only the kernel of LibTorch 2.11 is wrong. In the default version this exception is a
+      // failure.
       EXPECT_THAT(error.what(), HasSubstr("FusedSgd: the fused kernel of LibTorch 2.11"));
     }
   }
 }
 
-// An optimizer of the other type continues where the first one ended, from LibTorch's own files.
+// An optimizer of one type continues where an optimizer of the other type ended, from a file that
+// torch::save has written.
 TEST(Fused, ItsStatesAreThoseOfLibTorch) {
   for (const Pair& pair : pairs()) {
     for (const bool fused_first : {false, true}) {
@@ -228,7 +231,8 @@ TEST(Fused, IsAZeroOptimizersOptimizer) {
   EXPECT_EQ(pipe->parameter_hash(), alone->parameter_hash());
 }
 
-// The kernel of the other parameter's type throws, before that of float32 runs.
+// The step throws in the kernel of the other parameter's type, before the kernel of float32 runs.
+// So the next step must begin as the first step does.
 TEST(Fused, AStepThatThrowsLeavesNoStateThatTheNextOneTakes) {
   for (const Pair& pair : pairs()) {
     const at::Tensor parameter = torch::ones({64}).requires_grad_();

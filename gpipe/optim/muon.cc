@@ -66,13 +66,13 @@ void check(const OptimizerParamGroup& group) {
   }
 }
 
-// An orthogonal matrix near `update`, in bfloat16, by Newton-Schulz iterations.
+// Returns an orthogonal matrix near `update`, in bfloat16, by Newton-Schulz iterations.
 at::Tensor orthogonalized(const at::Tensor& update, const MuonOptions& options) {
   const auto [a, b, c] = options.ns_coefficients();
   const bool is_tall = update.size(0) > update.size(1);
   at::Tensor x = update.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
   if (is_tall) x = x.t();
-  x.div_(x.norm().clamp(options.ns_eps()));  // its largest singular value is at most 1
+  x.div_(x.norm().clamp(options.ns_eps()));  // the largest singular value is now at most 1
   for (int64_t k = 0; k < options.ns_steps(); ++k) {
     const at::Tensor gram = x.mm(x.t());
     x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1);
@@ -153,8 +153,8 @@ void MuonParamState::serialize(InputArchive& archive) {
 Muon::Muon(std::vector<OptimizerParamGroup> groups, MuonOptions defaults)
     : Optimizer(groups, defaults.clone()) {
   for (size_t k = 0; k < groups.size(); ++k) {
-    // LibTorch's constructor knows its own types of options only: it gives other groups the default
-    // ones.
+    // LibTorch's constructor knows its own types of options only, and gives groups with other
+    // options the default ones.
     if (groups[k].has_options()) param_groups_[k].set_options(groups[k].options().clone());
     check(param_groups_[k]);
   }

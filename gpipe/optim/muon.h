@@ -21,10 +21,11 @@ namespace gpipe {
 // The rule by which a group of parameters is updated.
 enum class MuonKind {
   kMuon,   // matrices: torch.optim.Muon of Python
-  kAdamW,  // anything: FusedAdamW
+  kAdamW,  // parameters of any shape: FusedAdamW
 };
 
-// How the learning rate of a matrix of A rows and B columns is scaled, as adjust_lr_fn of Python's.
+// How the learning rate of a matrix of A rows and B columns is scaled, as by adjust_lr_fn of
+// torch.optim.Muon in Python.
 enum class MuonScale {
   kOriginal,           // by sqrt(max(1, A / B))
   kMatchRmsAdamW,      // by 0.2 sqrt(max(A, B)): takes AdamW's learning rate and decay
@@ -41,14 +42,14 @@ struct MuonOptions final : public torch::optim::OptimizerOptions {
   TORCH_ARG(MuonKind, kind) = MuonKind::kMuon;
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.1;
-  // Used by kMuon alone.
+  // Options that only kMuon uses.
   TORCH_ARG(double, momentum) = 0.95;
   TORCH_ARG(bool, nesterov) = true;
   TORCH_ARG(Coefficients, ns_coefficients) = {3.4445, -4.7750, 2.0315};
   TORCH_ARG(int64_t, ns_steps) = 5;
   TORCH_ARG(double, ns_eps) = 1e-7;
   TORCH_ARG(MuonScale, adjust_lr) = MuonScale::kOriginal;
-  // Used by kAdamW alone.
+  // Options that only kAdamW uses.
   TORCH_ARG(Betas, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
 
@@ -63,7 +64,7 @@ struct MuonOptions final : public torch::optim::OptimizerOptions {
 struct MuonParamState final : public torch::optim::OptimizerParamState {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, momentum_buffer);  // of kMuon
-  TORCH_ARG(at::Tensor, exp_avg);          // of kAdamW, like the next
+  TORCH_ARG(at::Tensor, exp_avg);          // of kAdamW, like exp_avg_sq
   TORCH_ARG(at::Tensor, exp_avg_sq);
 
  public:
@@ -73,14 +74,14 @@ struct MuonParamState final : public torch::optim::OptimizerParamState {
 };
 
 // Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024: a matrix moves by
-// its momentum, orthogonalized. Each parameter is treated alone, so ZeroOptimizer can share them
-// out; groups may be empty, as they are where a process has no matrix.
+// its momentum, orthogonalized. Each parameter is treated alone, so ZeroOptimizer can give
+// parameters to different replicas. Groups may be empty, e.g. in a process that has no matrix.
 //
 // Throws c10::ValueError for options that are out of their bounds, and for a parameter of a group
-// of kMuon that is not a matrix. step() throws it, before anything changes, for complex parameters
-// and sparse gradients.
+// of kMuon that is not a matrix. step() throws the same type, before anything changes, for complex
+// parameters and sparse gradients.
 //
-// Thread-safety: as torch::optim's: one call at a time.
+// Thread-safety: one call at a time, as for torch::optim's optimizers.
 class Muon final : public torch::optim::Optimizer {
  public:
   // `defaults`: the options of groups that have none.
@@ -97,7 +98,7 @@ class Muon final : public torch::optim::Optimizer {
   void step_of_adamw(torch::optim::OptimizerParamGroup& group, const MuonOptions& options);
 };
 
-// Two groups of the parameters: those for which `is_for_muon` returns true, and the others. By
+// Returns two groups: the parameters for which `is_for_muon` returns true, and the other ones. By
 // convention embeddings and the last layer are for AdamW, although they are matrices.
 //
 // Example:

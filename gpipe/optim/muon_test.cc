@@ -39,7 +39,7 @@ at::Tensor matrix(int64_t rows, int64_t columns) {
   return (torch::arange(rows * columns).to(at::kFloat).view({rows, columns}) * 0.37).sin();
 }
 
-// The results that torch.optim.Muon of Python's torch 2.15.0 computes for matrix(3, 2) and
+// The parameters that torch.optim.Muon of Python's torch 2.15.0 computes for matrix(3, 2) and
 // matrix(2, 5) in three steps with the gradients (2 + step) * cos(parameter) and lr 0.1.
 struct Golden {
   MuonScale scale;
@@ -83,8 +83,8 @@ const std::vector<Golden>& golden() {
   return *values;
 }
 
-// The products are in bfloat16, whose last bits depend on the processor. The tolerance is a step of
-// 0.1 times such a bit.
+// The products are in bfloat16, whose last bits depend on the processor. So the tolerance is one
+// such bit of a step, and a step is about 0.1.
 TEST(Muon, IsThatOfPython) {
   for (const Golden& one : golden()) {
     std::vector<at::Tensor> parameters = {matrix(3, 2).requires_grad_(),
@@ -127,7 +127,7 @@ TEST(Muon, ItsGroupsOfAdamWAreFusedAdamW) {
   const at::Tensor there = start.clone().requires_grad_();
   std::vector<OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{},
-                      std::make_unique<MuonOptions>(MuonOptions(0.1)));  // may be empty
+                      std::make_unique<MuonOptions>(MuonOptions(0.1)));  // a group may be empty
   groups.emplace_back(std::vector<at::Tensor>{here},
                       std::make_unique<MuonOptions>(MuonOptions(0.01).kind(MuonKind::kAdamW)));
   Muon muon(std::move(groups));
@@ -201,7 +201,7 @@ TEST(Muon, RefusesWhatIsOutOfBoundsOrNoMatrix) {
   EXPECT_THAT([&] { Muon muon(std::move(groups)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("options of another optimizer")));
   EXPECT_THROW(muon_groups(pipeline()->local_named_parameters(), nullptr), c10::ValueError);
-  // A refused step changes nothing.
+  // If one parameter is refused, step() changes no other one either.
   const at::Tensor complex = torch::ones({2, 2}, at::kComplexFloat).requires_grad_();
   fine.mutable_grad() = torch::ones({2, 2});
   complex.mutable_grad() = torch::ones_like(complex);

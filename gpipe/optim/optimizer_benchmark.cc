@@ -1,6 +1,6 @@
-// torch::optim's optimizers and the fused ones, in turns, over the shapes of GPT-2 124M and of the
-// language model of examples/language_model. The counter `torch / fused` is the ratio of their
-// times.
+// Measures torch::optim's optimizers and the fused ones, in turns, over the shapes of GPT-2 124M
+// and of the language model of examples/language_model. The counter `torch / fused` is the ratio of
+// their times.
 #include <benchmark/benchmark.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -14,8 +14,8 @@
 
 namespace {
 
-// The shapes of a transformer: embeddings; for each block two norms, attention and feed-forward;
-// and a last norm.
+// Returns parameters with the shapes of a transformer: embeddings, then two norms, attention and
+// feed-forward for each block, then a last norm.
 std::vector<at::Tensor> transformer(int64_t vocabulary, int64_t positions, int64_t width,
                                     int64_t blocks) {
   std::vector<at::Tensor> result;
@@ -54,7 +54,7 @@ void compare(benchmark::State& state, const Options& options) {
   };
   Plain plain(parameters(), options);
   Fused fused(parameters(), options);
-  (void)seconds(plain);  // makes the states
+  (void)seconds(plain);  // The first step makes the states, so it is not measured.
   (void)seconds(fused);
   double of_plain = 0;
   double of_fused = 0;

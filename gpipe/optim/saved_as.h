@@ -3,14 +3,21 @@
 #ifndef GPIPE_OPTIM_SAVED_AS_H_
 #define GPIPE_OPTIM_SAVED_AS_H_
 
+#include <c10/util/Type.h>
+
+#include <string>
 #include <typeinfo>
 
 namespace gpipe {
 
-// The base class by which code that writes checkpoints finds that type (dynamic_cast).
+// Code that writes checkpoints finds the other type by this base class (dynamic_cast).
 class SavedAsOther {
  public:
-  virtual const std::type_info& saved_type() const = 0;
+  // Returns the type as checkpoints name it, e.g. "torch::optim::Adam".
+  virtual std::string saved_type() const = 0;
+  // Whether the optimizer takes options from a checkpoint that it does not have itself. Python's
+  // learning-rate schedulers add some, and numbers in Python may be whole or not.
+  virtual bool takes_other_options() const { return false; }
 
  protected:
   SavedAsOther() = default;
@@ -22,7 +29,7 @@ class SavedAsOther {
 template <typename Optimizer>
 class SavedAs : public SavedAsOther {
  public:
-  const std::type_info& saved_type() const final { return typeid(Optimizer); }
+  std::string saved_type() const final { return c10::demangle(typeid(Optimizer).name()); }
 
  protected:
   ~SavedAs() = default;

@@ -1,8 +1,8 @@
 // Executor: runs a compiled program on a pool of workers, as soon as the data of each step is
 // ready.
 //
-// There is no clock and no barrier. Each worker runs its own steps in order; a step starts as soon
-// as the payloads that it receives have arrived. The first error wins: it cancels the run, the
+// There is no clock and no barrier. Each worker runs its own steps in order. A step starts as soon
+// as the payloads that it receives have arrived. The first error counts. It cancels the run, the
 // other workers stop before their next step, and the caller learns which action failed.
 #ifndef GPIPE_RUNTIME_EXECUTOR_H_
 #define GPIPE_RUNTIME_EXECUTOR_H_
@@ -31,22 +31,22 @@ using Handler = std::function<void(const Action& action, std::vector<Payload>& r
                                    std::vector<Payload>& sent)>;
 
 struct ExecuteOptions {
-  // [thread of the pool] the program's worker that this thread runs. Workers that are not named run
-  // elsewhere, e.g. in another process. If it is empty, each thread runs the worker with the same
-  // number.
+  // [thread of the pool] the program's worker that this thread runs. Workers that `placement` does
+  // not name run elsewhere, e.g. in another process. If `placement` is empty, each thread runs the
+  // worker with the same number.
   std::vector<int32_t> placement;
-  // The caller's own object, which may have state; null: no observer.
+  // The caller's own object, which may have state, or null for no observer.
   const Observer* observer = nullptr;
-  // Called once on each worker; it must call `steps`. It sets up what must surround a worker's
-  // steps, e.g. thread-local state.
+  // `around` is called once on each worker, and must call `steps`. It sets up what must surround a
+  // worker's steps, e.g. thread-local state.
   std::function<void(int32_t worker, const std::function<void()>& steps)> around;
 };
 
 // The first error of a run.
 struct RunFailure {
   std::exception_ptr error;
-  // The action that the worker ran, or whose results it sent. Empty: the observer, `around` or a
-  // receive failed, or the run was interrupted.
+  // The action that the worker ran, or whose results it sent. Nullopt if the observer, `around` or
+  // a receive failed, or the run was interrupted.
   std::optional<Action> action;
 };
 
@@ -60,8 +60,8 @@ struct Run {
   const Handler<Payload>& handler;
   const ExecuteOptions& options;
   FirstError error;
-  std::optional<Action> failed_action;            // written by the worker whose error came first
-  InterruptionCheck check_each_action = nullptr;  // by the caller, which runs the actions itself
+  std::optional<Action> failed_action;            // written by the first worker that fails
+  InterruptionCheck check_each_action = nullptr;  // set if the caller runs the actions
 
   void observe(Event::Edge edge, const Action& action, int32_t worker, bool failed = false) const {
     if (options.observer == nullptr || !*options.observer) return;
@@ -86,7 +86,7 @@ struct Run {
     transport.cancel();
   }
 
-  // `action` is the step's action for as long as an error is to be blamed on it.
+  // `action` is set to the step's action whenever an error would be blamed on that action.
   void steps(int32_t worker, std::optional<Action>& action) {
     std::vector<Payload> received;
     std::vector<Payload> sent;
@@ -127,10 +127,10 @@ struct Run {
 }  // namespace executor
 
 // Runs the steps of `program` that belong to this process once. Returns when all workers of this
-// process are done: the first error, or nullopt if there was none.
+// process are done. Returns the first error, or nullopt if there was none.
 //
 // Requirements: the pool has a thread for each worker that it is to run (additional threads have
-// nothing to do). The program was compiled from a schedule that verify() accepts; otherwise workers
+// nothing to do). The program was compiled from a schedule that verify() accepts. Otherwise workers
 // may wait for each other forever.
 //
 // Guarantees: whatever the handler, the observer, `around` or the transport throws is returned, not

@@ -26,7 +26,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Runs in this process and throws the first error.
+// Runs all workers of `program` in this process, and throws the run's first error.
 template <typename Payload>
 void run(WorkerPool& pool, const Program& program, const Handler<Payload>& handler,
          const Observer& observer = nullptr,
@@ -36,7 +36,7 @@ void run(WorkerPool& pool, const Program& program, const Handler<Payload>& handl
   if (failure) std::rethrow_exception(failure->error);
 }
 
-using Cell = std::pair<int, int>;  // stage, micro-batch
+using Cell = std::pair<int, int>;  // (stage, micro-batch)
 
 Routes with_skips(int64_t stages) {
   std::vector<Route> skips;
@@ -44,8 +44,8 @@ Routes with_skips(int64_t stages) {
   return Routes::create(stages, skips);
 }
 
-// The payload: the cells that a value has passed. It checks that every cell gets exactly its
-// predecessors' values.
+// A payload: the names of the cells that it has passed. The handler checks that every cell gets
+// exactly the values of its predecessors.
 struct Value {
   std::string text;
 };
@@ -141,7 +141,8 @@ TEST(ExecutorErrors, FirstInTimeWins) {
       run<int>(
           pool, program,
           [&](const Action& action, auto&, auto&) {
-            // Stage 1 runs its micro-batch 0 while stage 0 runs its micro-batch 1.
+            // Stage 1 runs micro-batch 0 while stage 0 runs micro-batch 1. Both wait for each other
+            // here.
             const bool meets = (action.stage == 0 && action.micro_batch == 1) || action.stage == 1;
             if (action.kind != ActionKind::kForward || !meets) return;
             ++inside;
@@ -187,7 +188,8 @@ std::optional<Action> action_of_failure(Transport<int>& transport, const Program
   return failure->action;
 }
 
-// Mailboxes that fail when a worker sends to, or receives from, this slot of worker 1.
+// Mailboxes that throw when a worker sends to slot `sent` of worker 1, or when worker 1 receives
+// from slot `received`.
 class Failing : public Transport<int> {
  public:
   Failing(const Program& program, int sent, int received)
@@ -245,7 +247,8 @@ TEST(ExecutorErrors, WhereNoActionFailedNoneIsNamed) {
   }
 }
 
-// There is no clock: while stage 1 is busy with micro-batch 0, stage 0 goes on to the last one.
+// There is no clock. So stage 0 goes on to its last micro-batch while stage 1 is busy with its
+// first one.
 TEST(ExecutorRuns, NoBarrierBetweenStages) {
   const Program program =
       compile(Schedule::gpipe(2, 3).only({ActionKind::kForward}), Routes::create(2));
@@ -254,7 +257,7 @@ TEST(ExecutorRuns, NoBarrierBetweenStages) {
   run<int>(pool, program, [&](const Action& action, auto&, auto&) {
     if (action.stage == 0) ++ahead;
     if (action.stage == 1 && action.micro_batch == 0) {
-      while (ahead < 3) std::this_thread::yield();  // would never end under a clock
+      while (ahead < 3) std::this_thread::yield();  // with a clock, this loop would never end
     }
   });
   EXPECT_EQ(ahead, 3);
@@ -340,7 +343,7 @@ TEST(ExecutorRuns, EachStepStartsWithEmptyPayloads) {
            });
 }
 
-// A worker that waits for its next input does not keep the last one alive.
+// The payload that a step received is released before its worker waits for the next payload.
 TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
   const Program program =
       compile(Schedule::gpipe(2, 2).only({ActionKind::kForward}), Routes::create(2));
@@ -359,8 +362,8 @@ TEST(ExecutorRuns, WhatAStepReceivedIsReleasedAfterIt) {
   EXPECT_TRUE(first.expired());
 }
 
-// exit() waits only for the step in progress; the next one would run during the destruction of
-// static objects.
+// exit() waits only for the step in progress, and no step begins after it, because that step would
+// run during the destruction of static objects.
 TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -384,12 +387,12 @@ TEST(ExecutorDeathTest, NoStepBeginsOnceTheGateIsShut) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Two halves of a program, each with its own pool, as in two processes.
+// The workers of a program run in two pools, as in two processes. Each stage stays on one thread.
 TEST(ExecutorRuns, APlacementSaysWhichWorkersRunHere) {
   const Program program = compile(Schedule::one_f_one_b(3, 5), Routes::create(3));
   Mailboxes<std::string> mailboxes(program.slots);
   std::mutex mutex;
-  std::map<int, std::set<std::thread::id>> threads;  // of each stage
+  std::map<int, std::set<std::thread::id>> threads;  // [stage] the threads that ran it
   const Handler<std::string> handler = [&](const Action& action, std::vector<std::string>& received,
                                            std::vector<std::string>& sent) {
     for (const std::string& payload : received) {
@@ -432,7 +435,8 @@ TEST(ExecutorRuns, AroundSurroundsTheStepsOnEachWorker) {
   EXPECT_EQ(outside, 0);
 }
 
-// Ctrl-C, as Python has it: only the thread that waits may ask.
+// The interruption check, as Python needs it for Ctrl-C: only the thread that waits for the workers
+// may call it.
 std::atomic<bool> interrupt{false};
 std::atomic<int> asked_elsewhere{0};
 std::thread::id caller;
@@ -452,7 +456,8 @@ TEST(ExecutorErrors, AnInterruptionEndsTheRunAndThePoolGoesOn) {
     const Program program = compile(Schedule::gpipe(stages, 4), Routes::create(stages, {}));
     std::atomic<int> begun{0};
     const Handler<int> handler = [&](const Action&, auto&, auto&) {
-      // The first action is still at work when the others would begin.
+      // The first action stays at work until the caller has been interrupted. So few other actions
+      // begin.
       if (begun++ == 0) interrupt = true;
       while (interrupt && !inline_single) std::this_thread::yield();
     };

@@ -26,8 +26,8 @@ thread_local bool for_exit_thread = false;
 }
 
 void enter() {
-  // Sequentially consistent with shut_exit_gate(): either that function counts this thread, or this
-  // thread sees that the gate is shut.
+  // The two operations are sequentially consistent with those of shut_exit_gate(). So either that
+  // function counts this thread, or this thread sees that the gate is shut.
   at_work.fetch_add(1);
   if (!shut.load() || for_exit_thread) return;
   at_work.fetch_sub(1);
@@ -36,14 +36,14 @@ void enter() {
 
 void leave() { at_work.fetch_sub(1); }
 
-// The parent's other threads do not exist in the child.
+// In a forked child the parent's other threads do not exist, so they do not count as at work.
 void forget_other_threads() {
   at_work = depth > 0 ? 1 : 0;
   shut = false;
 }
 
-// Registered before any scope is opened: if the handler were registered later, an earlier scope
-// could stay open in a forked child.
+// The handler is registered before any scope is opened. If it were registered later, an earlier
+// scope could stay open in a forked child.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, forget_other_threads);
 
 }  // namespace
@@ -64,8 +64,8 @@ bool shut_exit_gate(std::chrono::milliseconds patience) {
   if (shut.exchange(true)) return true;  // an earlier call has already waited
   const int64_t own = depth > 0 ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + patience;
-  // There is no condition variable, because a worker would have to notify it in every step, only
-  // for this one wait.
+  // The loop uses no condition variable, because every worker would have to notify it in every
+  // step, only for this one wait.
   while (at_work.load() > own) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -16,7 +16,7 @@ namespace gpipe::internal {
 // The functions and scopes below are process-wide. After fork(), only the thread that called fork()
 // counts as at work in the child.
 //
-// Guarantees: they hold no lock while they block.
+// Guarantees: these functions and scopes hold no lock while they block.
 //
 // Thread-safety: all are thread-safe.
 //
@@ -42,8 +42,9 @@ bool exiting();
 // of a static object may still use a pipeline.
 bool on_exiting_thread();
 
-// The handler that shut_at_exit() registers. Waits, no longer than `patience`, until no other
-// thread is at work, i.e. in a WorkScope and not in a WaitScope. Returns false if some still are.
+// This function is the handler that shut_at_exit() registers. It shuts the gate and waits, no
+// longer than `patience`, until no other thread is at work, i.e. in a WorkScope and not in a
+// WaitScope. Returns false if some thread still is.
 bool shut_exit_gate(std::chrono::milliseconds patience);
 
 // While the scope lives, this thread is at work. Scopes nest. `for_exit`: the thread works on
@@ -59,9 +60,9 @@ class WorkScope {
   bool set_for_exit_;
 };
 
-// Within a WorkScope (otherwise it has no effect): this thread waits for others and is not at work.
-// When the WaitScope ends, the thread must not hold a lock that a thread at work needs, since the
-// end may block forever.
+// Used within a WorkScope: this thread waits for others and is not at work. Outside of a WorkScope
+// it has no effect. When the WaitScope ends, the thread must not hold a lock that a thread at work
+// needs, since the end may block forever.
 class WaitScope {
  public:
   WaitScope();

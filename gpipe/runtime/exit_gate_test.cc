@@ -29,7 +29,7 @@ constexpr milliseconds kShort{50};
 
 std::atomic<bool> inside{false};
 
-// Starts a thread that nobody joins, and returns once it is at work.
+// Starts a thread that nobody joins, and returns once that thread is at work.
 template <typename Work>
 void start(Work work) {
   std::thread([work] {
@@ -154,7 +154,8 @@ TEST_F(ExitGateDeathTest, AThreadAtWorkStaysAtTheNextGoodPlace) {
           }
         });
         const bool left = shut_exit_gate(kLong);
-        // The thread may have passed the shut gate once before it came to this point again.
+        // The thread may have set `past` once after the gate was shut. After that it must stay in
+        // stay_if_exiting().
         past = false;
         std::this_thread::sleep_for(kShort);
         end_with(left && !past);
@@ -208,7 +209,7 @@ TEST_F(ExitGateDeathTest, LetsNobodyPassOnceThatWorkIsOver) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// An exit of the parent does not shut the gate of the child.
+// If exit() runs in the parent, the gate of a child that is forked later is open.
 TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
   EXPECT_EXIT(
       {
@@ -226,8 +227,8 @@ TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Objects that are made late, after many runs, are also destroyed behind a shut gate, if later runs
-// have shut_at_exit() called again.
+// Objects that are made late, after many runs, are destroyed after the gate is shut, too, if later
+// runs have shut_at_exit() called again.
 TEST_F(ExitGateDeathTest, ExitShutsItBeforeItDestroysWhatWasMadeLate) {
   struct MadeLate {
     ~MadeLate() {
@@ -269,7 +270,7 @@ TEST_F(ExitGateDeathTest, ExitShutsIt) {
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
 
-// Every run of every pipeline calls this function.
+// Every run of every pipeline calls shut_at_exit(), so a call must take no memory.
 TEST_F(ExitGateDeathTest, ToAskForItAgainAndAgainTakesNoMemory) {
   EXPECT_EXIT(
       {
@@ -295,7 +296,7 @@ TEST(ExitGate, ScopesCostNothingWhereNobodyExits) {
   EXPECT_FALSE(on_exiting_thread());
 }
 
-// The parent's threads do not matter in the child.
+// Threads that were at work in the parent do not count in a forked child.
 TEST(ExitGate, AForkedChildWaitsForNobody) {
 #if defined(__SANITIZE_THREAD__)
   return;  // ThreadSanitizer does not support a child forked from a threaded process
@@ -334,7 +335,7 @@ TEST(ExitGate, AForkedChildWaitsForNobody) {
 }
 
 // A child that was forked in the middle of work is at work until that work ends, and later work
-// counts too.
+// counts, too.
 TEST(ExitGate, AForkedChildIsAtWorkWhereItsThreadIs) {
 #if defined(__SANITIZE_THREAD__)
   return;  // ThreadSanitizer does not support a child forked from a threaded process

@@ -10,7 +10,7 @@ namespace {
 
 TEST(FirstError, KeepsTheFirst) {
   FirstError error;
-  error.rethrow();  // none yet
+  error.rethrow();  // there is no error yet
   EXPECT_TRUE(error.set(std::make_exception_ptr(std::runtime_error("first"))));
   EXPECT_FALSE(error.set(std::make_exception_ptr(std::logic_error("second"))));
   try {
@@ -19,7 +19,7 @@ TEST(FirstError, KeepsTheFirst) {
   } catch (const std::runtime_error& e) {
     EXPECT_EQ(std::string(e.what()), "first");
   }
-  error.rethrow();  // forgotten
+  error.rethrow();  // take() has forgotten the error
 }
 
 TEST(FirstError, KeepsWhatIsNotAnException) {

@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 namespace {
 
-// A number that each fork raises in the child. An atfork handler does that: it is cheaper on the
-// hot path than asking for the process id.
+// A number that each fork raises in the child. An atfork handler does that, because reading the
+// number is cheaper on the hot path than asking for the process id.
 std::atomic<uint64_t> fork_generation{0};
 
 void register_handler() {

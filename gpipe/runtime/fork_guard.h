@@ -1,7 +1,8 @@
 // ForkGuard: tells an object that owns threads whether it is still in the process that made them.
 //
-// After fork() the child has a copy of the object but none of its threads; waiting for one of them
-// would never end. Objects that own threads keep a ForkGuard and refuse to work if it is stale.
+// After fork() the child has a copy of the object but none of its threads. So waiting for one of
+// these threads would never end. Objects that own threads keep a ForkGuard and refuse to work if it
+// is stale.
 #ifndef GPIPE_RUNTIME_FORK_GUARD_H_
 #define GPIPE_RUNTIME_FORK_GUARD_H_
 
@@ -21,7 +22,7 @@ class ForkGuard {
   // True in every process that was forked after this object was made.
   bool stale() const;
 
-  // Throws std::logic_error that says what to do instead, if stale.
+  // Throws std::logic_error that says what to do instead, if stale() is true.
   void check() const;
 
  private:

@@ -19,7 +19,8 @@ constexpr std::chrono::milliseconds kInterruptionPeriod{50};
 
 // Sets the check of the whole process. Null, the default, means that there is none.
 //
-// Thread-safety: both are thread-safe. A run that has begun may still use the former check.
+// Thread-safety: both functions are thread-safe. A run that has begun may still use the former
+// check.
 void set_interruption_check(InterruptionCheck check);
 InterruptionCheck interruption_check();
 

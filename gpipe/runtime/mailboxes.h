@@ -1,6 +1,6 @@
 // Mailboxes: the transport within one process, with one mailbox per worker.
 //
-// A slot is filled once and emptied once per run; the compiled program numbers the slots
+// A slot is filled once and emptied once per run. The compiled program numbers the slots
 // (gpipe/schedule/program.h). Sending is a move. A worker whose value has already arrived makes no
 // system call.
 #ifndef GPIPE_RUNTIME_MAILBOXES_H_
@@ -55,8 +55,8 @@ class Mailboxes final : public Transport<Payload> {
   void put(int32_t worker, int32_t slot, Payload payload) {
     Box& box = *boxes_[worker];
     box.slots[slot].payload = std::move(payload);
-    // Sequentially consistent with `sleeping`: either this thread sees the sleeper, or the sleeper,
-    // which set `sleeping` first, sees the filled slot.
+    // The two operations are sequentially consistent. So either this thread sees the sleeper, or
+    // the sleeper, which set `sleeping` first, sees the filled slot.
     box.slots[slot].full.store(true);
     if (box.sleeping.load()) wake(box);
   }
@@ -91,7 +91,7 @@ class Mailboxes final : public Transport<Payload> {
   bool cancelled() const { return cancelled_.load(); }
 
  private:
-  // This takes some ten microseconds, about as long as sleeping and waking up.
+  // So many spins take some ten microseconds, about as long as sleeping and waking up.
   static constexpr int kSpins = 400;
 
   static void pause() {
@@ -113,7 +113,8 @@ class Mailboxes final : public Transport<Payload> {
   };
 
   static void wake(Box& box) {
-    // Taking the mutex closes the window between the sleeper's last check and its wait.
+    // The mutex is taken so that the sleeper is not between its last check and its wait: it would
+    // miss the notification.
     { std::lock_guard<std::mutex> lock(box.mutex); }
     box.filled.notify_one();
   }

@@ -34,7 +34,7 @@ TEST(Mailboxes, TakeEmptiesTheSlot) {
   EXPECT_EQ(value.use_count(), 2);
 }
 
-// The slot is emptied also if the payload's move is a copy.
+// take() empties the slot, too, if moving the payload copies it.
 TEST(Mailboxes, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
   struct Copied {
     Copied() = default;
@@ -78,7 +78,8 @@ TEST(Mailboxes, CancelWakesThreadsThatWait) {
       int v;
       taken[1] = mailboxes.take(1, 0, &v);
     });
-    // Mostly before the workers get here, sometimes when they are already asleep.
+    // In most rounds cancel() comes before the threads call take(). In each twentieth round they
+    // already sleep in it.
     if (round % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     mailboxes.cancel();
     a.join();

@@ -1,8 +1,8 @@
-// Mutex, MutexLock, MutexUnlock and Condition: those of the standard library, with annotations that
-// clang's thread-safety analysis reads. Other compilers see none of them.
+// Mutex, MutexLock, MutexUnlock and Condition: the classes of the standard library, with
+// annotations that clang's thread-safety analysis reads. Other compilers see no annotations.
 //
-// tools/lint analyzes the rooms without LibTorch as a whole: what a mutex guards says so
-// (GPIPE_GUARDED_BY), and an access without it is an error there.
+// tools/lint analyzes the rooms without LibTorch as a whole: a member that a mutex guards says so
+// (GPIPE_GUARDED_BY), and an access without the mutex is an error there.
 #ifndef GPIPE_RUNTIME_MUTEX_H_
 #define GPIPE_RUNTIME_MUTEX_H_
 
@@ -15,9 +15,9 @@
 #define GPIPE_THREAD_ANNOTATION(x)
 #endif
 
-// Behind a member: it is read and written only by a thread that holds the mutex.
+// Stands behind a member that only a thread that holds the mutex reads and writes.
 #define GPIPE_GUARDED_BY(mutex) GPIPE_THREAD_ANNOTATION(guarded_by(mutex))
-// Behind a function: its caller holds the mutex, or must not hold it.
+// Stand behind a function whose caller holds the mutex, or must not hold it.
 #define GPIPE_REQUIRES(mutex) GPIPE_THREAD_ANNOTATION(requires_capability(mutex))
 #define GPIPE_EXCLUDES(mutex) GPIPE_THREAD_ANNOTATION(locks_excluded(mutex))
 
@@ -37,7 +37,7 @@ class GPIPE_THREAD_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds the mutex while it lives.
+// Holds the mutex as long as the MutexLock lives.
 class GPIPE_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) GPIPE_THREAD_ANNOTATION(acquire_capability(mutex))
@@ -52,14 +52,15 @@ class GPIPE_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// Lets go of a mutex that is held, while it lives.
+// Lets go of a mutex that is held, as long as the MutexUnlock lives.
 class GPIPE_THREAD_ANNOTATION(scoped_lockable) MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) GPIPE_THREAD_ANNOTATION(release_capability(mutex))
       : mutex_(mutex) {
     mutex_.unlock();
   }
-  // The attribute means: what the constructor did is undone.
+  // For the analysis, this attribute means that what the constructor did is undone: the mutex is
+  // held.
   ~MutexUnlock() GPIPE_THREAD_ANNOTATION(release_capability()) { mutex_.lock(); }
   MutexUnlock(const MutexUnlock&) = delete;
   MutexUnlock& operator=(const MutexUnlock&) = delete;
@@ -69,8 +70,8 @@ class GPIPE_THREAD_ANNOTATION(scoped_lockable) MutexUnlock {
 };
 
 // A condition variable whose waits take the mutex itself, which the caller holds. A predicate is
-// called with the mutex held; write GPIPE_REQUIRES behind its parameters if it reads what the mutex
-// guards.
+// called with the mutex held. Write GPIPE_REQUIRES behind its parameters if the predicate reads
+// what the mutex guards.
 //
 // Example:
 //   MutexLock lock(mutex_);
@@ -80,14 +81,15 @@ class Condition {
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  // These call predicates, whose mutex the analysis cannot know to be the same.
+  // The functions below call predicates that need the mutex, and the analysis cannot know that it
+  // is the mutex that the caller holds.
 #define GPIPE_NOT_ANALYZED GPIPE_THREAD_ANNOTATION(no_thread_safety_analysis)
   template <typename Predicate>
   void wait(Mutex& mutex, Predicate is_over) GPIPE_REQUIRES(mutex) GPIPE_NOT_ANALYZED {
     Held held(mutex.mutex_);
     changed_.wait(held.lock, is_over);
   }
-  // Returns what the predicate is at the end.
+  // Returns what the predicate returned last.
   template <typename Duration, typename Predicate>
   bool wait_for(Mutex& mutex, Duration limit, Predicate is_over)
       GPIPE_REQUIRES(mutex) GPIPE_NOT_ANALYZED {
@@ -103,7 +105,7 @@ class Condition {
 #undef GPIPE_NOT_ANALYZED
 
  private:
-  // A mutex that is held before and afterwards.
+  // A lock of a mutex that is held before the lock is made and after it is destroyed.
   struct Held {
     explicit Held(std::mutex& mutex) : lock(mutex, std::adopt_lock) {}
     ~Held() { lock.release(); }

@@ -49,7 +49,7 @@ TEST(Condition, SaysWhatThePredicateIsWhenTheTimeIsOver) {
   EXPECT_TRUE(changed.wait_until(mutex, std::chrono::steady_clock::now(), [] { return true; }));
 }
 
-// The mutex is held afterwards, so that the lock can let go of it.
+// If the predicate throws, the mutex is held afterwards, so that `lock` can let go of it.
 TEST(Condition, KeepsTheMutexIfThePredicateThrows) {
   Mutex mutex;
   Condition changed;

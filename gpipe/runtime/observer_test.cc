@@ -25,7 +25,7 @@ TEST(Event, HasAText) {
   event.action.kind = ActionKind::kBackward;
   event.recompute_end += std::chrono::seconds(1);
   EXPECT_EQ(text_of(event), "run 7, worker 2: B1.3 ends, with a recompute");
-  // Operator << is for debugging, so it never throws.
+  // Operator << is for debugging, so it throws for no value of ActionKind.
   event.action.kind = static_cast<ActionKind>(9);
   EXPECT_NE(text_of(event).find("ActionKind(9)"), std::string::npos);
 }

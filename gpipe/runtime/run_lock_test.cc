@@ -8,10 +8,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "gpipe/runtime/running_code.h"
+#include "gpipe/testing/log_capture.h"
 
 namespace gpipe::internal {
 namespace {
@@ -57,6 +61,40 @@ TEST(RunLock, ExcludesAllLocksThatHaveAPartOfIt) {
   EXPECT_EQ(of_second, 3 * 500);
 }
 
+// A lock that another thread holds for long may be held for a good reason, so the wait goes on. If
+// a layer has not returned all the while, one warning names it.
+TEST(RunLock, ALongWaitIsToldWhereCodeDoesNotReturn) {
+  const std::chrono::milliseconds patience = RunLock::Part::patience;
+  RunLock::Part::patience = std::chrono::milliseconds(20);
+  for (const bool is_stuck : {false, true}) {
+    RunLock lock;
+    RunningCode code({"stage 0", "layer 3 ('relu')"});
+    const testing::LogCapture log;
+    std::optional<RunLock::Scope> scope(lock);
+    std::optional<RunningCode::Action> action(code);
+    bool has_waited = false;
+    std::thread thread([&] {
+      const RunLock::Scope other(lock);
+      has_waited = true;
+    });
+    for (int k = 0; k < 2000 && (is_stuck ? log.warnings().empty() : k < 100); ++k) {
+      if (!is_stuck || k == 0) code.enter(0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    action.reset();
+    scope.reset();
+    thread.join();
+    EXPECT_TRUE(has_waited);
+    ASSERT_EQ(log.warnings().size(), is_stuck ? 1U : 0U);
+    if (is_stuck) {
+      EXPECT_NE(log.warnings()[0].find("in which layer 3 ('relu') has not returned for 0.018 s"),
+                std::string::npos)
+          << log.warnings()[0];
+    }
+  }
+  RunLock::Part::patience = patience;
+}
+
 TEST(RunLock, IsReleasedByAnException) {
   RunLock lock;
   try {
@@ -80,7 +118,8 @@ TEST(RunLock, ThrowsInAThreadThatHoldsItInsteadOfWaiting) {
   }
 }
 
-// A child is forked while another thread of the parent holds the lock.
+// A child is forked while another thread of the parent holds the lock. In the child the lock
+// throws, because that thread does not exist there.
 TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
 #if defined(__SANITIZE_THREAD__)
   return;  // ThreadSanitizer does not support a child forked from a threaded process
@@ -117,7 +156,8 @@ TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
   holder.join();
 }
 
-// A static object's destructor may use a pipeline, but must not wait for a blocked thread.
+// The destructor of a static object may use a pipeline, but must not wait for a thread that exit()
+// blocks. So the lock throws.
 TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -144,8 +184,8 @@ TEST(RunLockDeathTest, InExitItThrowsInsteadOfWaitingForAThreadThatIsHeldUp) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Objects that a run makes at first use, e.g. a static object of LibTorch, are destroyed by exit()
-// after the gate is shut.
+// Objects that a run makes at first use, e.g. a static object of LibTorch, must be destroyed by
+// exit() after the gate is shut.
 TEST(RunLockDeathTest, ExitShutsTheGateBeforeItDestroysWhatARunMade) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   struct MadeInARun {

@@ -1,7 +1,8 @@
 // Transport: moves payloads between the workers of a run.
 //
-// A worker does not know in which threads or processes the others run. It sends to the slots that
-// its program names and waits for its own slots. Mailboxes is the transport within one process.
+// A worker does not know in which threads or processes the other workers run. It sends to the slots
+// that its program names and waits for its own slots. Mailboxes is the transport within one
+// process.
 #ifndef GPIPE_RUNTIME_TRANSPORT_H_
 #define GPIPE_RUNTIME_TRANSPORT_H_
 
@@ -14,15 +15,15 @@ namespace gpipe::internal {
 
 // A transport serves one run.
 //
-// Thread-safety: send() and receive() are called by one thread per worker, for all workers at once;
-// cancel() from any thread.
+// Thread-safety: send() and receive() are called by one thread per worker, for all workers at once.
+// cancel() may be called from any thread.
 template <typename Payload>
 class Transport {
  public:
   virtual ~Transport() = default;
 
   // Moves payloads[k] to the slot that sends[k] names. Called on the worker that made the payloads,
-  // right after its action; it does not wait for the receiver. What the worker did before is
+  // right after its action. It does not wait for the receiver. What the worker did before is
   // visible to the receiver.
   virtual void send(const std::vector<Step::Send>& sends, std::vector<Payload>& payloads) = 0;
 

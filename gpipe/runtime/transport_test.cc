@@ -22,7 +22,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Sends texts between two processes. Those for the other process's workers go through a socket; a
+// Sends texts between two processes. Texts for the other process's workers go through a socket. A
 // thread at the other end puts them into the mailboxes there.
 class SocketTransport final : public Transport<std::string> {
  public:
@@ -30,7 +30,7 @@ class SocketTransport final : public Transport<std::string> {
       : mailboxes_(program.slots), is_here_(std::move(is_here)), socket_(socket) {
     reader_ = std::thread([this] { read_all(); });
   }
-  // Ends this side's stream and waits until the other side's has ended.
+  // Ends this side's stream and waits until the other side's stream has ended.
   ~SocketTransport() override {
     shutdown(socket_, SHUT_WR);
     reader_.join();
@@ -104,7 +104,8 @@ class SocketTransport final : public Transport<std::string> {
   std::thread reader_;
 };
 
-// Runs the even workers here and the odd ones in a child process, and returns what failed here.
+// Runs the even workers here and the odd ones in a child process, and returns the failure of this
+// process's part.
 // `in_child` is given what failed in the child and returns the child's exit code.
 std::optional<RunFailure> run_in_two_processes(
     const Program& program, const Handler<std::string>& handler,
@@ -161,7 +162,7 @@ TEST(Transport, TheWorkersOfARunMayBeInTwoProcesses) {
 
 TEST(Transport, AFailureReachesTheOtherProcess) {
   const Program program = compile(Schedule::one_f_one_b(4, 6), Routes::create(4));
-  const Action failing{ActionKind::kBackward, 3, 2};  // in the child
+  const Action failing{ActionKind::kBackward, 3, 2};  // stage 3 runs in the child
   const auto failure = run_in_two_processes(
       program,
       [&](const Action& action, auto&, auto&) {

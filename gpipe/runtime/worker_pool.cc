@@ -52,9 +52,9 @@ WorkerPool::~WorkerPool() {
   const auto is_this = [](const std::thread& thread) {
     return thread.get_id() == std::this_thread::get_id();
   };
-  // In a forked child the threads are in the parent. If the process ends in the middle of a run,
-  // the workers stay where they are; one of them may have called exit(), which runs this
-  // destructor.
+  // The threads are not joined in these cases. In a forked child they are in the parent. If the
+  // process ends in the middle of a run, the workers stay where they are. One of them may have
+  // called exit(), which runs this destructor.
   if (fork_guard_.stale() || (exiting() && state_->unfinished != 0) ||
       std::any_of(state_->threads.begin(), state_->threads.end(), is_this)) {
     (void)state_.release();
@@ -89,7 +89,7 @@ void WorkerPool::wait_until_finished(State& state, const std::function<void()>& 
   const auto finished = [&] { return state.unfinished == 0; };
   if (!while_waiting) return state.finish.wait(lock, finished);
   while (!state.finish.wait_for(lock, kInterruptionPeriod, finished)) {
-    lock.unlock();  // a worker that finishes takes it
+    lock.unlock();  // a worker that finishes takes the mutex
     while_waiting();
     lock.lock();
   }
@@ -103,7 +103,8 @@ void WorkerPool::stop_and_join(State& state) {
 
 void WorkerPool::wake_all(State& state) {
   for (State::Seat& seat : state.seats) {
-    // Taking the mutex closes the window between the sleeper's last check and its wait.
+    // The mutex is taken so that the sleeper is not between its last check and its wait: it would
+    // miss the notification.
     { std::lock_guard<std::mutex> lock(seat.mutex); }
     seat.changed.notify_one();
   }

@@ -1,7 +1,7 @@
 // WorkerPool: long-lived threads that run one function together.
 //
-// It sits below the executor: it knows threads, not schedules. A pool lives as long as its
-// pipeline, so that no thread is started or ended in a training step.
+// A WorkerPool is below the executor, so it knows threads, but no schedules. A pool lives as long
+// as its pipeline, so that no thread is started or ended in a training step.
 #ifndef GPIPE_RUNTIME_WORKER_POOL_H_
 #define GPIPE_RUNTIME_WORKER_POOL_H_
 
@@ -38,18 +38,18 @@ class WorkerPool {
   using Body = std::function<void(int64_t worker)>;
 
   // `init` runs once on each worker thread before anything else (never for an inline worker).
-  // Throws std::system_error if a thread cannot be started, and the first exception of `init`; no
-  // thread is left in either case.
+  // Throws std::system_error if a thread cannot be started, and throws the first exception of
+  // `init`. No thread is left in either case.
   explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
-  // Ends and joins the threads. It only forgets them in a forked child, which has none of them, and
+  // Ends and joins the threads. Only forgets them in a forked child, which does not have them, and
   // if the process ends in the middle of a run.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // `while_waiting`, if any, is called on the calling thread from time to time (interruption.h)
-  // until the bodies have returned; it must not throw. An inline worker does not wait, so it is not
-  // called then.
+  // until the bodies have returned. It must not throw. It is not called if the worker is inline,
+  // because no thread waits then.
   //
   // Throws std::logic_error in a child process that was forked after the pool was made.
   void run(const Body& body, const std::function<void()>& while_waiting = nullptr);
@@ -59,13 +59,13 @@ class WorkerPool {
   bool is_inline() const { return state_ == nullptr; }
 
  private:
-  // On the heap, so that a forked child can leave it alone: destroying a condition variable waits
-  // for its waiters, which do not exist in the child.
+  // The State is on the heap, so that a forked child can leave it alone. Destroying a condition
+  // variable waits for its waiters, which do not exist in the child.
   struct State {
     explicit State(int64_t workers) : seats(workers), unfinished(workers) {}
 
-    // The place where a worker sleeps between runs. Each worker has its own, so that workers that
-    // are woken together do not wait for each other.
+    // The place where a worker sleeps between runs. Each worker has a mutex of its own, so that
+    // workers that are woken together do not wait for each other.
     struct Seat {
       std::mutex mutex;
       std::condition_variable changed;
@@ -73,8 +73,8 @@ class WorkerPool {
     std::vector<std::thread> threads;
     std::vector<Seat> seats;
     const Body* body = nullptr;           // written before `round`
-    bool for_exit = on_exiting_thread();  // like `body`: the caller is the thread in exit()
-    std::atomic<uint64_t> round{0};       // counts runs; a worker runs each once
+    bool for_exit = on_exiting_thread();  // whether the caller is the thread in exit(); like `body`
+    std::atomic<uint64_t> round{0};       // counts runs; a worker runs each of them once
     std::atomic<bool> stop{false};
 
     std::mutex mutex;
@@ -90,7 +90,7 @@ class WorkerPool {
 
   int64_t workers_;
   ForkGuard fork_guard_;
-  std::unique_ptr<State> state_;  // null: no threads
+  std::unique_ptr<State> state_;  // null if there are no threads
 };
 
 }  // namespace gpipe::internal

@@ -118,8 +118,8 @@ int64_t threads_of_this_process() {
   return threads;
 }
 
-// Runs in a process of its own: it limits its address space so that some stacks fit and others do
-// not. Sanitizers need more address space than any limit leaves.
+// This function runs in a process of its own, because it limits the address space so that some
+// stacks fit and others do not. Sanitizers need more address space than any limit leaves.
 [[noreturn]] void run_out_of_threads() {
   alarm(50);
   constexpr int64_t kWorkers = 1000;
@@ -158,15 +158,15 @@ TEST(WorkerPoolDeathTest, AThreadThatCannotBeStartedIsAnErrorAndNoThreadIsLeft) 
 #endif
 
 // The pool's owner, e.g. a static object, is destroyed by exit() while the pool's threads are in a
-// run: once by another thread, once by one of its own. (In the first case, destroying it in use
-// before exit() shuts the gate is a mistake.)
+// run: once exit() is called by another thread, once by one of the pool's own threads. (In the
+// first case, destroying it in use before exit() shuts the gate is a mistake.)
 TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a static object is destroyed while another thread uses it: the race is the test";
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  // A single worker is tested, too: the last one that has not finished is as far from its end as
-  // the first.
+  // A pool with a single worker is tested, too, because one unfinished worker is enough for the
+  // destructor not to wait.
   for (const int workers : {1, 3}) {
     for (const bool from_worker : {false, true}) {
       for (const bool before_the_gate : {false, true}) {
@@ -184,8 +184,8 @@ TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
                   while (in_body < workers) std::this_thread::yield();
                   std::exit(0);
                 }
-                // This thread is not blocked if the pool is destroyed first, as the gate is not
-                // shut yet.
+                // This thread is not blocked if the pool is destroyed first, because the gate is
+                // not shut yet.
                 while (!exiting()) std::this_thread::yield();
                 stay_if_exiting();
               };
@@ -224,7 +224,7 @@ TEST(WorkerPoolDeathTest, WorksForTheDestructorsThatExitRuns) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Pools that live only for a moment, or only for one run.
+// Pools may live only for a moment, or only for one run. Each body is called once for each worker.
 TEST(WorkerPool, MadeAndDestroyedInQuickSuccession) {
   std::atomic<int> calls{0};
   for (int round = 0; round < 300; ++round) {
@@ -238,8 +238,8 @@ TEST(WorkerPool, MadeAndDestroyedInQuickSuccession) {
 
 TEST(WorkerPool, RefusesWorkInAForkedChildAndDestroysThere) {
 #if defined(__SANITIZE_THREAD__)
-  // ThreadSanitizer does not support a child forked from a threaded process; the other builds check
-  // this.
+  // ThreadSanitizer does not support a child forked from a threaded process, so only the other
+  // builds check this.
   return;
 #endif
   auto pool = std::make_unique<WorkerPool>(2);

@@ -46,12 +46,12 @@ std::vector<std::string> parts_of(const safetensors::File& progress, const std::
   return names;
 }
 
-void check_part(const safetensors::File& progress, const safetensors::File& file) {
-  const std::string name = file.path().substr(file.path().rfind('/') + 1);
-  const std::string now = fingerprint_of_file(file.path());
+void check_part(const safetensors::File& progress, const std::string& path,
+                const std::string& now) {
+  const std::string name = path.substr(path.rfind('/') + 1);
   const std::string& then = metadata_of(progress, name);
   if (now != then) {
-    throw_damaged(file.path(), "it has " + now + ", but it had " + then + " when it was saved");
+    throw_damaged(path, "it has " + now + ", but it had " + then + " when it was saved");
   }
 }
 
@@ -96,6 +96,19 @@ std::string fingerprint_of_file(const std::string& path) {
     result.add(part.data(), got);
   }
   if (std::ferror(file.get()) != 0) throw_damaged(path, std::strerror(errno));
+  return result.text();
+}
+
+std::string fingerprint_of_image(const safetensors::Image& image) {
+  const uint64_t length = image.header.size();
+  unsigned char bytes[sizeof length];  // little-endian, as in a file
+  for (size_t i = 0; i < sizeof length; ++i) {
+    bytes[i] = static_cast<unsigned char>(length >> (8 * i));
+  }
+  Fingerprint result;
+  result.add(bytes, sizeof length);
+  result.add(image.header.data(), image.header.size());
+  result.add(image.data.const_data_ptr(), image.data.nbytes());
   return result.text();
 }
 
@@ -145,20 +158,39 @@ void check_progress(const safetensors::File& progress) {
   }
 }
 
-CheckpointFiles::CheckpointFiles(const std::string& path) : progress(path + "/" + progress_name()) {
+CheckpointFiles::CheckpointFiles(const Open& open)
+    : progress_file(open(progress_name())), progress(*progress_file) {
   check_progress(progress);
   for (const auto& [what, shards] : {std::pair("model", &model), {"optimizer", &optimizer}}) {
     for (const std::string& name : parts_of(progress, what)) {
-      shards->add(std::make_unique<safetensors::File>(path + "/" + name));
+      shards->add(open(name));
     }
   }
+}
+
+std::vector<std::string> parts_of(const safetensors::File& progress) {
+  std::vector<std::string> names = parts_of(progress, "model");
+  for (std::string& name : parts_of(progress, "optimizer")) names.push_back(std::move(name));
+  return names;
+}
+
+std::unique_ptr<CheckpointFiles> open_images(const CheckpointImages& images) {
+  auto files = std::make_unique<CheckpointFiles>([&](const std::string& name) {
+    return std::make_unique<safetensors::File>("snapshot/" + name, images.at(name));
+  });
+  for (const auto& [name, image] : images) {
+    if (name == progress_name() || !image.data.defined()) continue;
+    check_part(files->progress, "snapshot/" + name, fingerprint_of_image(image));
+  }
+  return files;
 }
 
 std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_t rank,
                                                  int64_t size) {
   constexpr int kTries = 100;
   for (int left = kTries; left > 0; --left) {
-    // While the folder is open, no other folder gets its number.
+    // The folder is kept open, so that no other folder gets its inode number meanwhile (is_there()
+    // compares the numbers).
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
     if (!folder) {
       const char* const reason = std::strerror(errno);
@@ -173,15 +205,19 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
              opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
     };
     try {
-      auto files = std::make_unique<CheckpointFiles>(path);
+      auto files = std::make_unique<CheckpointFiles>([&](const std::string& name) {
+        return std::make_unique<safetensors::File>(path + "/" + name);
+      });
       int64_t number = 0;
       for (const Shards* shards : {&files->model, &files->optimizer}) {
         for (const auto& file : shards->files()) {
-          if (number++ % size == rank) check_part(files->progress, *file);
+          if (number++ % size == rank) {
+            check_part(files->progress, file->path(), fingerprint_of_file(file->path()));
+          }
         }
       }
-      // If all fingerprints are compared, files of two checkpoints are noticed, because their
-      // fingerprints differ.
+      // If this process compares all fingerprints (`size` is 1), it would have noticed files of two
+      // checkpoints. Otherwise the folder must not have been replaced while it was read.
       if (size == 1 || is_there()) return files;
     } catch (const std::runtime_error&) {
       if (is_there()) throw;

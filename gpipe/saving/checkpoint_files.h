@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,6 +30,8 @@ bool is_checkpoint_file(const std::string& name);
 // The fingerprint of a file, like "1048576 bytes, CRC-32 1c291ca3". Throws std::runtime_error with
 // the path and the reason.
 std::string fingerprint_of_file(const std::string& path);
+// The fingerprint of the file that has this image, whose data must be here.
+std::string fingerprint_of_image(const safetensors::Image& image);
 // The fingerprint of the contents of the progress file: of the generator's state, and of the
 // metadata except this fingerprint itself.
 std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
@@ -64,9 +67,12 @@ class Shards {
 // All files of a checkpoint, open. All that is read belongs to one checkpoint, even if the folder
 // is replaced meanwhile.
 struct CheckpointFiles {
-  explicit CheckpointFiles(const std::string& path);
+  // `open`: opens the file of this name.
+  using Open = std::function<std::unique_ptr<safetensors::File>(const std::string& name)>;
+  explicit CheckpointFiles(const Open& open);
 
-  safetensors::File progress;
+  std::unique_ptr<safetensors::File> progress_file;
+  const safetensors::File& progress;
   Shards model;
   Shards optimizer;
 };
@@ -76,6 +82,14 @@ struct CheckpointFiles {
 // reason.
 std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_t rank,
                                                  int64_t size);
+
+// The images of the files of a checkpoint, by their names.
+using CheckpointImages = std::map<std::string, safetensors::Image>;
+// The names of the files of the model and of the optimizer that a progress file names.
+std::vector<std::string> parts_of(const safetensors::File& progress);
+// The same for a checkpoint in memory. Compares the fingerprints of those files whose data are
+// here. Requirements: all files are there, with data or without.
+std::unique_ptr<CheckpointFiles> open_images(const CheckpointImages& images);
 
 }  // namespace gpipe::internal
 

@@ -76,7 +76,7 @@ def main():
            {*models, *optimizers, "progress.safetensors"} | ({index_name} if len(processes) > 1 else set()),
            f"files {sorted(path.name for path in folder.iterdir())}")
 
-    # Each file, with what its process had.
+    # Each file has the tensors that its process had.
     state = {}
     for model, optimizer, want in zip(models, optimizers, processes):
         is_state = lambda name: "/" in name
@@ -90,7 +90,8 @@ def main():
                {name.split("/")[0]: STEPS for name in want if is_state(name)},
                f"{optimizer}: {record['states']}")
 
-    # The index, as Hugging Face's readers use it: from name to file, and all bytes.
+    # The index is as Hugging Face's readers use it: a map from tensor names to files, and the sum
+    # of all bytes.
     if len(processes) > 1:
         index = json.loads((folder / index_name).read_text())
         expect(index["weight_map"].keys() == state.keys(), f"the index has {sorted(index['weight_map'])}")
@@ -106,14 +107,15 @@ def main():
     plain.load_state_dict(state, strict=True)
     expect(plain[1].num_batches_tracked > 0, "a buffer that says nothing")
 
-    # How far the run was, and what tells damaged files.
+    # The progress file says how far the run was, and has the fingerprints that reveal damaged
+    # files.
     metadata = metadata_of("progress.safetensors")
     expect(metadata["format"] == "gpipe checkpoint 1", metadata["format"])
     expect((metadata["step"], metadata["rows"]) == (str(STEPS), str(STEPS * ROWS)), f"progress {metadata}")
     for name in models + optimizers:
         contents = (folder / name).read_bytes()
         expect(metadata[name] == f"{len(contents)} bytes, CRC-32 {zlib.crc32(contents):08x}", f"fingerprint of {name}")
-    # Python's own generator takes the state.
+    # PyTorch's own generator takes the saved state.
     generator = load_file(folder / "progress.safetensors")["generator"]
     torch.set_rng_state(generator)
     expect(torch.equal(torch.get_rng_state(), generator), "the generator's state")

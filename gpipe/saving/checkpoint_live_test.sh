@@ -10,7 +10,7 @@ program="$1"
 # shellcheck source=tools/testing/libtorch_python.sh
 source tools/testing/libtorch_python.sh
 use_libtorch_python checkpoint_live "${program}" transformers __init__.py safetensors.torch
-# The test must not take another version that this machine has.
+# The test must not use another version of safetensors that this machine may have.
 [[ -d ${PYTHONPATH#*:}/safetensors ]] || skip checkpoint_live "no pinned safetensors: tools/transformers/transformers.sh fetches it"
 
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT

@@ -38,7 +38,7 @@ bool begins_with(const std::string& text, const std::string& start) {
   return text.compare(0, start.size(), start) == 0;
 }
 
-// The names in a folder.
+// The names of the files in a folder.
 std::vector<std::string> names_in(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(opendir(folder.c_str()), closedir);
   if (!opened) fail(folder);
@@ -67,11 +67,11 @@ std::string resolved(std::string path) {
   return real.get();
 }
 
-// Brings the folder's list of names to the disk. Syncing its files does not do that.
+// Brings the folder's list of names to the disk. Syncing the files in the folder does not do that.
 void sync_folder(const std::string& folder) {
   const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) fail(folder);
-  // Some file systems cannot sync folders, and report EINVAL.
+  // EINVAL is not a failure: file systems that cannot sync folders report it.
   const bool failed = fsync(opened) != 0 && errno != EINVAL;
   const int error = errno;
   close(opened);
@@ -80,7 +80,7 @@ void sync_folder(const std::string& folder) {
 }
 
 // Opens a folder and locks it. If that is not possible, returns -1, with a reason in errno:
-// EWOULDBLOCK if another process has the lock, ENOENT if the folder has gone from this place.
+// EWOULDBLOCK if another process has the lock, ENOENT if the folder is not at `path` any more.
 int lock_folder(const std::string& path) {
   const int opened = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (opened < 0) return -1;
@@ -98,10 +98,10 @@ int lock_folder(const std::string& path) {
 }
 
 // Removes the files `names` of a folder and then the folder. The names were listed a moment ago,
-// and all are ours: files that have come since stay. std::filesystem::remove_all would crash in a
-// program that has LibTorch 2.11.
+// and all are files of such a folder. Files that have come since stay. std::filesystem::remove_all
+// would crash in a program that has LibTorch 2.11.
 void remove(const std::string& folder, const std::vector<std::string>& names) {
-  // The folder may be a read-only one that was replaced, so it must be made writable first.
+  // The folder is made writable first, because it may be a read-only folder that was replaced.
   if (chmod(folder.c_str(), 0700) != 0 && errno == ENOENT) return;
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
@@ -112,15 +112,15 @@ void remove(const std::string& folder, const std::vector<std::string>& names) {
 
 // Gives a new file or folder the owner and rights of the old one that it replaces.
 void give_access(const std::string& path, const struct stat& old) {
-  // The owner comes first, because changing it takes rights away. Only root may give files away.
-  // Other users may give them to groups of their own. If the group cannot be kept, its rights are
-  // dropped, too.
+  // The owner comes first, because changing it takes rights away. Only root may give files to
+  // another user. Other users may give them to a group that they belong to. If the group cannot be
+  // kept, its rights are dropped, too.
   mode_t rights = old.st_mode & 07777;
   if (chown(path.c_str(), old.st_uid, old.st_gid) != 0 &&
       chown(path.c_str(), static_cast<uid_t>(-1), old.st_gid) != 0) {
     rights &= 07707;
   }
-  // Not every file system has rights.
+  // Some file systems have no rights (chmod fails), which is not a failure.
   if (chmod(path.c_str(), rights) != 0) errno = 0;
 }
 
@@ -180,7 +180,7 @@ DraftFolder::~DraftFolder() {
     try {
       remove(draft_, names_in(draft_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The draft stays on the disk. No reader looks at it.
+      // If the draft cannot be removed, it stays on the disk, where no reader looks at it.
     }
   }
   if (descriptor_ >= 0) close(descriptor_);
@@ -188,7 +188,8 @@ DraftFolder::~DraftFolder() {
 
 std::string DraftFolder::file(const std::string& name) const { return draft_ + "/" + name; }
 
-// Whether the name is a known file, or a temporary one of its writer ("model.safetensors.part1.2").
+// Whether the name is that of a known file, or of a temporary file that its writer makes
+// ("model.safetensors.part1.2").
 bool DraftFolder::is_file(const std::string& name) const {
   const auto is_or_becomes = [&](const std::string& file) {
     return name == file || begins_with(name, file + ".part");
@@ -207,8 +208,9 @@ bool DraftFolder::has_old_one() const {
 }
 
 void DraftFolder::make() {
-  // No name is used twice. Otherwise a process that removes an old draft could meet another folder
-  // under its name. Numbers of processes would repeat on several machines.
+  // The draft's name has a random number, so that no name is used twice. Otherwise a process that
+  // removes an old draft could meet another folder under its name. Process numbers would repeat on
+  // several machines.
   std::random_device random;
   do {
     draft_ = place_ + kDraft + std::to_string(uint64_t{random()} << 32 | random());
@@ -216,13 +218,13 @@ void DraftFolder::make() {
       fail(draft_);
     }
     descriptor_ = lock_folder(draft_);
-    // Tried again if another process has just taken this draft for one that a crash has left. A
-    // file system without locks is not a reason to try again.
+    // If another process has just taken this draft for one that a crash has left, a new draft is
+    // made. If the file system has no locks, the draft stays unlocked.
   } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
   struct stat status {};
   if (stat(draft_.c_str(), &status) != 0) fail(draft_);
   rights_ = status.st_mode & 07777;
-  // Not every file system has rights.
+  // Some file systems have no rights (chmod fails), which is not a failure.
   if (chmod(draft_.c_str(), (rights_ & 07700) | 0700) != 0) errno = 0;
 }
 
@@ -241,7 +243,7 @@ void DraftFolder::remove_left_ones() const {
                                     [this](const std::string& file) { return is_file(file); });
       if (ours) remove(path, names);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The draft stays on the disk. No reader looks at it.
+      // If the draft cannot be removed, it stays on the disk, where no reader looks at it.
     }
     close(locked);
   }
@@ -272,8 +274,8 @@ void DraftFolder::commit() {
       }
       continue;
     }
-    // The two folders change places in one call. A rename() would require that the old one is
-    // empty.
+    // The two folders change places in one call. rename() cannot be used, because it would require
+    // that the old folder is empty.
     if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) == 0) {
       old = std::exchange(draft_, "");
       continue;
@@ -294,7 +296,7 @@ void DraftFolder::commit() {
     }
     remove(old, names);
   } catch (const std::exception& error) {
-    // Another writer may have removed it.
+    // If another writer has removed the old folder, there is nothing to warn of.
     if (exists(old)) {
       TORCH_WARN("the old checkpoint is left at ", error.what());
     }

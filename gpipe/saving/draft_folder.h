@@ -61,7 +61,7 @@ class DraftFolder {
   std::string place_, draft_;
   std::vector<std::string> files_;
   std::function<bool(const std::string& name)> is_old_;
-  int descriptor_ = -1;  // of the draft, which is locked if the file system has locks
+  int descriptor_ = -1;  // the open draft folder, which is locked if the file system has locks
   mode_t rights_ = 0;    // the access rights of a new folder
 };
 

@@ -25,8 +25,8 @@
 
 namespace {
 
-// The behavior of the system calls below. `at_move` runs once before a folder is moved, and returns
-// the error of the move. `calls` lists the calls that were made.
+// What the system calls below do beside their work. `at_move` runs once before a folder is moved,
+// and returns the error of the move. `calls` lists the calls that were made.
 std::function<int()> at_move;
 std::function<int(const std::string& path)> at_sync;
 std::vector<std::string>* calls = nullptr;
@@ -44,7 +44,7 @@ int move_folder(const char* from, const char* to, unsigned flags) {
 
 }  // namespace
 
-// These functions replace the C library's in the whole program.
+// These functions replace those of the C library in the whole program.
 extern "C" int rename(const char* from, const char* to) noexcept {
   return move_folder(from, to, 0);
 }
@@ -104,7 +104,7 @@ mode_t rights_of(const std::string& path) {
   return status.st_mode & 07777;
 }
 
-// The drafts beside a place.
+// The paths of the drafts beside `place`, the path that they are drafts of.
 std::vector<std::string> drafts_of(const std::string& place) {
   const std::string parent = place.substr(0, place.rfind('/'));
   std::vector<std::string> drafts;
@@ -166,8 +166,8 @@ TEST(DraftFolder, ThatACrashHasLeftIsRemovedByTheNext) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-// Each of several writers has its own draft: threads, and processes, even if they have the same
-// process number on two machines.
+// Each writer has its own draft, so two writers do not disturb each other. The writers may be
+// threads, or processes, even with the same process number on two machines.
 TEST(DraftFolder, IsItsWritersAlone) {
   const std::string place = new_path();
   DraftFolder first(place, {"a", "b"});
@@ -217,8 +217,9 @@ TEST(DraftFolder, IsNotLostIfOthersAreFaster) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-// After a crash, a reader must not find a folder without its files. After commit(), it must find
-// the new one.
+// The draft is synced before it is moved, so that a reader after a crash finds no folder without
+// its files. The parent folder is synced after the move, so that a reader after commit() finds the
+// new folder.
 TEST(DraftFolder, IsOnTheDiskBeforeItIsSeen) {
   const std::string place = new_path();
   for (const char* move : {"rename", "exchange"}) {
@@ -239,7 +240,8 @@ TEST(DraftFolder, ThatMayNotBeOnTheDiskLeavesTheOldOne) {
   ASSERT_EQ(drafts_of(place).size(), 1u);
   EXPECT_EQ(contents(drafts_of(place)[0] + "/a"), "one");
   EXPECT_EQ(contents(place + "/a"), "two");
-  at_sync = [](const std::string&) { return EINVAL; };  // a file system that cannot
+  // fsync() fails as on a file system that cannot sync folders, which is not an error.
+  at_sync = [](const std::string&) { return EINVAL; };
   write(place, "three");
   at_sync = nullptr;
   EXPECT_THAT(drafts_of(place), IsEmpty());
@@ -277,8 +279,8 @@ TEST(DraftFolder, IsTheOldOrTheNewOneAfterACrash) {
   const std::chrono::duration<double, std::micro> write_time =
       std::chrono::steady_clock::now() - start;
   int64_t last = 0;
-  // The child is killed later and later, until one has written something: on a busy machine the
-  // first ones are killed before their first write.
+  // Each child is killed later than the one before. The loop goes on until a child has written
+  // something: on a busy machine the first children are killed before their first write.
   for (int k = 0; k < 24 || last == 0; ++k) {
     int pipe_ends[2] = {};
     ASSERT_EQ(pipe(pipe_ends), 0);
@@ -317,7 +319,7 @@ TEST(DraftFolder, OverwritesNothingOfSomebodyElses) {
   EXPECT_THAT([&] { write(file, "one"); },
               ThrowsMessage<c10::ValueError>(HasSubstr("not a folder")));
   EXPECT_EQ(contents(file), "mine");
-  // A folder with the name of a file.
+  // A folder that has the name of one of the files is not overwritten, either.
   const std::string folder = new_path();
   make_folder(folder);
   make_folder(folder + "/a");
@@ -353,7 +355,8 @@ TEST(DraftFolder, RemovesNothingOfSomebodyElsesWithADraftsName) {
   for (const std::string& folder : theirs) EXPECT_EQ(contents(folder + "/a"), "mine") << folder;
 }
 
-// A private folder stays private.
+// A new folder gets the default rights. A folder that replaces an old one gets the old one's
+// rights, and so do its files: what was private stays private.
 TEST(DraftFolder, HasTheRightsOfTheOldOne) {
   const std::string place = new_path();
   write(place, "one");
@@ -384,7 +387,7 @@ TEST(DraftFolder, ReplacesAReadOnlyOne) {
   EXPECT_EQ(contents(place + "/a"), "two");
   EXPECT_EQ(rights_of(place), mode_t{0555});
   EXPECT_THAT(drafts_of(place), IsEmpty());
-  ASSERT_EQ(chmod(place.c_str(), 0755), 0);  // so that others can remove it
+  ASSERT_EQ(chmod(place.c_str(), 0755), 0);  // so that the test's folder can be removed later
 }
 
 TEST(DraftFolder, FollowsLinksAndDots) {

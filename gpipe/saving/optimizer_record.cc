@@ -28,11 +28,28 @@ using torch::serialize::OutputArchive;
 
 std::string type_of(const torch::optim::Optimizer& optimizer) {
   const auto* const other = dynamic_cast<const SavedAsOther*>(&optimizer);
-  return c10::demangle((other != nullptr ? other->saved_type() : typeid(optimizer)).name());
+  return other != nullptr ? other->saved_type() : c10::demangle(typeid(optimizer).name());
 }
 
-// Returns an archive from which the contents of `archive` can be read: LibTorch can only read it
-// back from its bytes.
+// What an archive holds can be read through a file's bytes only, as LibTorch does: milliseconds for
+// each parameter of an optimizer, and two copies. So this reaches the private member that has it. A
+// template's explicit instantiation may name one.
+torch::jit::Module& module_of(OutputArchive& archive);
+template <torch::jit::Module OutputArchive::*Member>
+struct Reach {
+  friend torch::jit::Module& module_of(OutputArchive& archive) { return archive.*Member; }
+};
+template struct Reach<&OutputArchive::module_>;
+
+std::map<std::string, c10::IValue> values_of(OutputArchive& archive) {
+  std::map<std::string, c10::IValue> values;
+  for (const auto& attribute : module_of(archive).named_attributes(/*recurse=*/false)) {
+    values[attribute.name] = attribute.value;
+  }
+  return values;
+}
+
+// Returns an archive from which the contents of `archive` can be read, made from its bytes.
 InputArchive read_again(OutputArchive& archive, const std::string& what) {
   std::string bytes;
   InputArchive read;
@@ -50,20 +67,14 @@ InputArchive read_again(OutputArchive& archive, const std::string& what) {
   return read;
 }
 
-std::map<std::string, c10::IValue> values_of(InputArchive archive) {
-  std::map<std::string, c10::IValue> values;
-  for (const std::string& key : archive.keys()) archive.read(key, values[key]);
-  return values;
-}
-
-// A number as JSON, which has no infinities.
+// A number as JSON. JSON has no infinities, so they are written as objects.
 json number(double value) {
   if (std::isfinite(value)) return value;
   return {{"double", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
 }
 
 json to_json(const c10::IValue& value, const std::string& what) {
-  if (value.isNone()) return nullptr;
+  if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) return nullptr;
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
   if (value.isDouble()) return number(value.toDouble());
@@ -94,7 +105,7 @@ c10::IValue to_value(const json& value) {
   return c10::ivalue::Tuple::create(std::move(elements));
 }
 
-// {"tensor": "F32 [5, 4]"}
+// Whether the value stands for a tensor, as {"tensor": "F32 [5, 4]"}.
 bool is_tensor(const json& value) { return value.is_object() && value.contains("tensor"); }
 
 const std::string& name_of(const at::Tensor& parameter, const ParameterNames& names,
@@ -135,7 +146,7 @@ json options_of(const torch::optim::OptimizerParamGroup& group,
   OutputArchive archive;
   group.options().serialize(archive);
   json options = json::object();
-  for (const auto& [key, value] : values_of(read_again(archive, "the options"))) {
+  for (const auto& [key, value] : values_of(archive)) {
     options[key] = to_json(value, "option " + text::in_quotes(key) + " of " + type_of(optimizer));
   }
   return options;
@@ -163,11 +174,11 @@ void check_options(const json& file, const json& own, const std::string& where) 
   }
 }
 
-// The states of some parameters, as values by key.
+// The states of some parameters: values by the parameter's name and the state's key.
 using States = std::map<std::string, std::map<std::string, c10::IValue>>;
 
-// Lets the optimizer read an archive with these states and its groups, as it would write it itself
-// (torch/optim/serialize.h), with numbers where it writes addresses.
+// Lets the optimizer read an archive with these states and groups. The archive is as the optimizer
+// itself would write it (torch/optim/serialize.h), but with numbers where that writes addresses.
 void load_states(torch::optim::Optimizer& optimizer, const ParameterNames& names,
                  const json& groups, const States& states) {
   OutputArchive archive;
@@ -220,7 +231,8 @@ std::string kind_of(const std::string& type, at::IntArrayRef shape) {
 }
 
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
-  // LBFGS is refused here, too, because before its first step LibTorch could write it.
+  // LBFGS is refused here, too, because LibTorch could write its state before its first step, but
+  // not later.
   TORCH_CHECK_NOT_IMPLEMENTED(
       dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
       "torch::optim::LBFGS has states that LibTorch cannot write; save the model by torch::save, "
@@ -234,15 +246,14 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
       const std::string& name = name_of(parameter, names, optimizer);
       parameters.push_back(name);
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      // The optimizer may have a tied parameter twice.
+      // A tied parameter that the optimizer has twice is recorded once.
       if (state == optimizer.state().end() || record.text["states"].contains(name)) continue;
       OutputArchive states;
       state->second->serialize(states);
       // An empty state is recorded, too, because it shows that the parameter has one.
       json& values = record.text["states"][name] = json::object();
-      for (auto& [key, value] :
-           values_of(read_again(states, "the state of " + text::in_quotes(name)))) {
-        if (value.isTensor()) {
+      for (auto& [key, value] : values_of(states)) {
+        if (value.isTensor() && value.toTensor().defined()) {
           const at::Tensor& tensor = value.toTensor();
           values[key] = {
               {"tensor", kind_of(safetensors::type_name(tensor.scalar_type()), tensor.sizes())}};
@@ -303,12 +314,16 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
   const auto& own = optimizer.param_groups();
   TORCH_CHECK_VALUE(groups.size() == own.size(), "the checkpoint's optimizer has ", groups.size(),
                     " groups of parameters, this one has ", own.size());
+  const auto* const other = dynamic_cast<const SavedAsOther*>(&optimizer);
+  const bool takes_any = other != nullptr && other->takes_other_options();
   std::map<std::string, at::Tensor> parameters;
   for (size_t g = 0; g < own.size(); ++g) {
     const std::string where = "group " + std::to_string(g);
     check_same(groups.at(g).at("parameters").get<std::multiset<std::string>>(),
                names_of(own[g], names, optimizer), where);
-    check_options(groups.at(g).at("options"), options_of(own[g], optimizer), where);
+    if (!takes_any) {
+      check_options(groups.at(g).at("options"), options_of(own[g], optimizer), where);
+    }
     for (const at::Tensor& parameter : own[g].params()) {
       parameters[name_of(parameter, names, optimizer)] = parameter;
     }
@@ -373,8 +388,8 @@ void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, co
       states.clear();
       bytes = 0;
     }
-    // Called even if no states are left, because it also sets the options. Nothing can fail after
-    // it.
+    // This is called even if no states are left, because it also sets the options. Nothing can fail
+    // after this call.
     load_states(optimizer, names, text.at("groups"), states);
   } catch (...) {
     optimizer.state() = std::move(before);

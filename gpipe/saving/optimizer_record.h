@@ -28,7 +28,7 @@ using ParameterNames = std::unordered_map<const c10::TensorImpl*, std::string>;
 using TensorKinds = std::map<std::string, std::string>;
 std::string kind_of(const std::string& type, at::IntArrayRef shape);
 
-// A value type; the tensors are copies.
+// A value type; the tensors share memory with the states of the optimizer.
 struct OptimizerRecord {
   // {"type": "torch::optim::Adam",
   //  "groups": [{"parameters": ["0.weight", ...], "options": {"lr": 0.1, ...}}, ...],
@@ -38,7 +38,7 @@ struct OptimizerRecord {
 };
 
 // The record of any optimizer whose states and options can be serialized. Parameters that have made
-// no step have no state. Takes memory for a copy of the states.
+// no step have no state.
 //
 // Throws c10::ValueError for a parameter that has no name, and c10::NotImplementedError for LBFGS
 // and for states or options that are neither tensors, numbers, texts nor pairs of them.

@@ -47,7 +47,7 @@ struct Training {
     optimizer = make(parameters);
   }
 
-  // Different `k` make different steps.
+  // Makes a step with gradients that depend on `k`.
   void step(double k) {
     for (const at::Tensor& parameter : parameters) {
       parameter.mutable_grad() = at::linspace(-k, 1.5 * k, 3);
@@ -69,7 +69,7 @@ at::Tensor& tensor_of(OptimizerRecord& record, const std::string& name) {
   throw std::logic_error(name);
 }
 
-// Loads a record as it would come from a file.
+// Loads a record as it would come from a file: its text is written as JSON and read again.
 void load(Training& run, OptimizerRecord record, int64_t part_bytes = 1000) {
   const auto text = nlohmann::json::parse(record.text.dump());
   TensorKinds kinds;
@@ -128,7 +128,7 @@ TEST(OptimizerRecord, LetsEachOptimizerGoOn) {
   }
 }
 
-// States are matched by name, not by place.
+// States are matched by the names of parameters, not by their order.
 TEST(OptimizerRecord, IsReadInAnotherOrderOfParameters) {
   const auto make = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
   Training run(make);
@@ -186,7 +186,8 @@ TEST(OptimizerRecord, OfAnotherOptimizerIsRefused) {
   EXPECT_THAT([&] { load(fewer, record); }, ThrowsMessage<c10::ValueError>(HasSubstr("'b'")));
 }
 
-// Each group has its own parameters and options.
+// Each group keeps its own parameters and options. A record with other groups than the optimizer's
+// is refused.
 TEST(OptimizerRecord, HasGroups) {
   using torch::optim::AdamOptions;
   const auto make = [](double first, double second, bool both = true) {
@@ -218,7 +219,8 @@ TEST(OptimizerRecord, HasGroups) {
               ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 1 times in group 0")));
 }
 
-// LibTorch's parameters() lists a tied parameter once for each of its names.
+// LibTorch's parameters() lists a tied parameter once for each of its names, so the optimizer has
+// it twice. The record has its states once.
 TEST(OptimizerRecord, HasAParameterThatIsThereTwiceOnce) {
   const auto twice = [](std::vector<at::Tensor> parameters) {
     parameters.push_back(parameters[0]);
@@ -247,7 +249,8 @@ TEST(OptimizerRecord, IsReadInParts) {
   }
 }
 
-// The tensors of a record must be those that its text lists.
+// A record is refused if its tensors are not those that its text lists, or do not fit the
+// optimizer. The optimizer must be unchanged then.
 TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
   const auto make = maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1));
   Training run(make);
@@ -286,7 +289,8 @@ TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
         record.text["states"]["b"]["exp_avg"] = {{"tensor", "F32 [4]"}};
       },
       "'b/exp_avg' is F32 [4], and the parameter [3]");
-  // The other parameter's states have been read by then.
+  // A number that is missing for "b" is found only by the optimizer, after the states of "a" have
+  // been read.
   expect([](OptimizerRecord& record) { record.text["states"]["b"].erase("step"); },
          "torch::optim::Adam cannot read the checkpoint's states");
   const auto options = [](OptimizerRecord& record) -> nlohmann::json& {

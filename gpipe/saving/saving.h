@@ -52,7 +52,7 @@ struct Progress {
 // (PATH.draft-NUMBER).
 //
 // The optimizer may be any whose states are tensors and numbers: all of LibTorch's except LBFGS.
-// Takes memory for a copy of the optimizer's states. Must not be called during a step.
+// Must not be called during a step.
 //
 // Throws c10::ValueError for a path that is empty, a file, a mount point, the current folder or a
 // folder with anything else in it, for an optimizer that has other parameters than the pipeline,

@@ -94,7 +94,7 @@ TEST_F(CheckpointOnDevices, GoesFromAnyToAny) {
   run.train(2, 4);
   others.train(2, 4);
   expect_same(run, others);
-  host.train(2, 3);  // with states where it needs them
+  host.train(2, 3);  // throws if the optimizer's states are not on the host
 }
 
 }  // namespace

@@ -89,7 +89,8 @@ void expect_same_state(GPipe& reference, GPipe& other) {
   }
 }
 
-// The model has dropout, which draws, and batch norm, which has buffers.
+// The resumed run must end with the same bits. The model has dropout, which draws random numbers,
+// and batch norm, which has buffers.
 TEST(Checkpoint, LetsARunGoOnUnderAnotherBalance) {
   const std::string path = new_path();
   GPipe pipe = pipeline({2, 2});
@@ -108,7 +109,8 @@ TEST(Checkpoint, LetsARunGoOnUnderAnotherBalance) {
   expect_same_state(pipe, resumed);
 }
 
-// Another optimizer wrote the checkpoint, under another balance, and draws go on as they were.
+// The checkpoint was written with another optimizer under another balance. Reading its weights
+// leaves the random numbers as they were.
 TEST(Checkpoint, ItsWeightsAreReadWithoutAnOptimizer) {
   const std::string path = new_path();
   GPipe pipe = pipeline({2, 2});
@@ -182,7 +184,7 @@ std::string state_of(GPipe& pipe, const torch::optim::Optimizer& optimizer) {
   return state + record.text.dump();
 }
 
-// A pipeline and its optimizer, which are not to be changed.
+// A pipeline and its optimizer, which a refused checkpoint must not change.
 class Refusal {
  public:
   Refusal() : optimizer_(adam(pipe_)) { train(pipe_, optimizer_, 0, 1); }
@@ -228,8 +230,8 @@ TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "has_checkpoint(path)");
 }
 
-// The names have characters that would break a line or change a terminal's colors, or bytes that
-// are not UTF-8.
+// Names may have characters that would break a line or change a terminal's colors, or bytes that
+// are not UTF-8. Messages show them escaped, in one line.
 TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   const std::string odd = "a\nb\x1b\xff";
   const std::string shown = "a\\x0ab\\x1b\\xff'";
@@ -243,7 +245,7 @@ TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   std::ofstream(path + "/" + odd) << "a file";
   EXPECT_THAT([&] { save_checkpoint(pipe, optimizer, {}, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr(shown + " is a folder with '" + shown)));
-  // A module with a parameter of any name.
+  // A module whose parameter has the given name.
   struct Named : torch::nn::Module {
     explicit Named(const std::string& name) { register_parameter(name, at::ones(2)); }
     at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
@@ -287,11 +289,11 @@ TEST(Checkpoint, WithOneOtherByteIsRefused) {
     EXPECT_THROW(load_checkpoint(pipe, optimizer, path), std::runtime_error) << "byte " << place;
     flip(progress, place);
   }
-  flip(progress, size - 1);  // of the generator's state
+  flip(progress, size - 1);  // the last byte of the generator's state
   refusal.expect<std::runtime_error>(path, "it is damaged");
 }
 
-// The folder has files of two runs.
+// A folder with files of two runs is refused.
 TEST(Checkpoint, OfFilesThatDoNotBelongTogetherIsRefused) {
   const std::string path = saved(), other = saved();
   ASSERT_EQ(rename((other + "/model.safetensors").c_str(), (path + "/model.safetensors").c_str()),
@@ -311,12 +313,12 @@ TEST(Checkpoint, OfAnotherVersionIsRefused) {
 TEST(Checkpoint, OfOtherFilesThanFilesIsRefused) {
   const std::string path = saved(), model = path + "/model.safetensors";
   ASSERT_EQ(unlink(model.c_str()), 0);
-  ASSERT_EQ(mkfifo(model.c_str(), 0666), 0);  // for which a reader could wait forever
+  ASSERT_EQ(mkfifo(model.c_str(), 0666), 0);  // a reader of a pipe could wait forever
   Refusal().expect<std::runtime_error>(path, "it is not a file");
   Refusal().expect<c10::ValueError>("", "the path of the checkpoint is empty");
 }
 
-// An optimizer that may refuse what it is given.
+// An optimizer whose load() calls `at_load`, which may throw.
 class Picky : public torch::optim::SGD {
  public:
   using SGD::SGD;
@@ -338,7 +340,7 @@ TEST(Checkpoint, ThatTheOptimizerCannotReadChangesNothing) {
   optimizer.at_load = [] { TORCH_CHECK(false, "not this one"); };
   EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("not this one")));
-  // Running out of memory is not the file's fault, so it keeps its type.
+  // An OutOfMemoryError is not the file's fault, so load_checkpoint() throws it as it is.
   optimizer.at_load = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "too large"); };
   EXPECT_THROW(load_checkpoint(pipe, optimizer, path), c10::OutOfMemoryError);
   EXPECT_TRUE(state_of(pipe, optimizer) == before) << "it was changed";
@@ -404,7 +406,8 @@ TEST(Checkpoint, IsNotLoadedIntoTensorsWithoutValues) {
               ThrowsMessage<c10::ValueError>(HasSubstr("'0.weight' is on meta")));
 }
 
-// A tied tensor has two names, and LibTorch's parameters() lists it twice.
+// A tied tensor has two names, and LibTorch's parameters() lists it twice. The checkpoint has it
+// once, under its first name.
 TEST(Checkpoint, HasTiedWeightsOnce) {
   const auto make = [](bool tied) {
     const at::Tensor weight = at::linspace(1, 2, 3);
@@ -427,7 +430,7 @@ TEST(Checkpoint, HasTiedWeightsOnce) {
   EXPECT_TRUE(state_of(pipe, optimizer) == state_of(other, other_optimizer));
   EXPECT_THAT([&] { load_checkpoint(untied, untied_optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("has no '2.weight'")));
-  // If two names have two values in the checkpoint, one of them may not be taken for both.
+  // If the checkpoint has two values under the two names, neither of them may be taken for both.
   save_checkpoint(untied, untied_optimizer, {}, path);
   EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("has '2.weight', which the model does")));
@@ -468,7 +471,7 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
     EXPECT_EQ(progress.grad_scaler->scale, 0.1F);
     EXPECT_EQ(progress.grad_scaler->growth_steps, 12);
   }
-  // A checkpoint without settings, as older versions wrote it.
+  // A checkpoint without settings, as older versions wrote it, can be read, too.
   save_checkpoint(pipe, optimizer, {4, 24}, path);
   EXPECT_EQ(read_progress(path).step, 4);
   EXPECT_EQ(read_progress(path).settings, "");
@@ -486,7 +489,8 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
               ThrowsMessage<c10::ValueError>(HasSubstr("the path of the checkpoint is empty")));
 }
 
-// A reader gets the files of one moment, even while other writers replace them.
+// A reader gets the files of one checkpoint, even while a writer replaces the folder again and
+// again.
 TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   const auto pipe_of = [](int64_t step) {
     return holders(torch::nn::Sequential(Holder(at::full({3}, step))));
@@ -519,7 +523,8 @@ TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   writer.join();
 }
 
-// Writing fails as on a full disk, after any number of bytes.
+// A limit makes writing fail after any number of bytes, as on a full disk. The old checkpoint must
+// stay.
 TEST(Checkpoint, ThatDoesNotFitLeavesTheOldOne) {
   const std::string path = saved();
   GPipe pipe = pipeline({4});
@@ -604,9 +609,10 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {
   EXPECT_EQ(load_checkpoint(pipe, optimizer, path).step, 1);
 }
 
-// None of these calls reads or writes what a step in another thread uses.
+// A call from another thread waits until the run of a step has ended, so it neither reads nor
+// changes what the step uses.
 TEST(Checkpoint, IsWrittenAndReadBetweenRuns) {
-  std::atomic<bool> waits{false};  // in the layer, for the other thread's call
+  std::atomic<bool> waits{false};  // whether the layer waits for the other thread's call
   std::atomic<bool> is_running{false};
   std::atomic<bool> has_returned{false};
   bool was_interrupted = false;
@@ -655,7 +661,8 @@ TEST(Checkpoint, IsWrittenAndReadBetweenRuns) {
   }
 }
 
-// The optimizer's step is a part of the call, and would wait for itself.
+// The optimizer's step runs within the call of ZeroOptimizer::step(). A call of the pipeline from
+// there would wait for that call to end, so it is refused.
 TEST(Checkpoint, AnOptimizerThatCallsThePipelineInAZeroOptimizersStepIsRefused) {
   struct Clipping : torch::optim::SGD {
     Clipping(std::vector<at::Tensor> parameters, GPipe pipe)

@@ -1,4 +1,5 @@
-// Checkpoints of several processes: each writes its part, and any other number reads them.
+// Tests of checkpoints of several processes: each process writes its part, and any other number of
+// processes can read them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -40,7 +41,7 @@ using Say = WorldRanks::Say;
 
 std::string new_path() {
   static int count = 0;
-  // Tests append a rank. A letter in front of it keeps names with different numbers apart.
+  // Tests append a rank to the path. The letter between the two numbers keeps all paths different.
   return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" +
          std::to_string(count++) + "r";
 }
@@ -87,7 +88,8 @@ void train(GPipe& pipe, Optimizer& optimizer, int64_t first, int64_t last) {
   }
 }
 
-// A run of six steps, which is saved, or read, after three.
+// A run of six steps. `reads`: the first three steps are not made, but read from a checkpoint.
+// `writes`: the run is saved after three steps.
 struct Run {
   std::vector<int64_t> balance;
   bool reads = false;
@@ -142,7 +144,7 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
   {
     WorldRanks ranks(2, [&](const World& world, const Say& say) {
       say(run(world, {{2, 2}, false, true}, of_two));
-      // Each process runs alone, with its own folder.
+      // Each process also runs by itself, with its own folder.
       say(run(World(), {{1, 3}, false, true}, of_one + std::to_string(world.rank())));
     });
     const std::vector<std::string> first = ranks.lines();
@@ -157,8 +159,8 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
                           "model.safetensors.index.json", "optimizer-00001-of-00002.safetensors",
                           "optimizer-00002-of-00002.safetensors", "progress.safetensors"));
   {
-    // Three processes read a checkpoint of two processes and one of a single process, and replace
-    // them.
+    // Three processes read a checkpoint of two processes, which they replace, and one of a single
+    // process.
     WorldRanks ranks(3, [&](const World& world, const Say& say) {
       say(run(world, {{1, 1, 2}, true, true}, of_two));
       say(run(world, {{2, 1, 1}, true, false}, of_one + "0"));
@@ -176,6 +178,61 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
     ranks.expect_ends();
   }
   EXPECT_EQ(names_in(of_two).size(), 3);
+}
+
+// A layer that divides by an expanded buffer, all of whose elements share one place in memory, and
+// changes that element.
+struct ExpandingImpl : torch::nn::Module {
+  ExpandingImpl() : base(torch::ones({1})), average(register_buffer("average", base.expand({4}))) {}
+  torch::Tensor forward(const torch::Tensor& value) {
+    {
+      const torch::NoGradGuard no_grad;
+      base.mul_(0.9).add_(value.detach().abs().mean(), 0.1);
+    }
+    return value / average;
+  }
+  torch::Tensor base;
+  torch::Tensor average;
+};
+
+TEST(WorldCheckpoint, AnExpandedBufferIsTrainedWithAndSavedInAnyLayout) {
+  const std::string path = new_path();
+  const auto hash_of = [&](const World& world, std::vector<int64_t> balance, bool reads,
+                           bool writes) {
+    torch::manual_seed(1);
+    torch::nn::Sequential layers(torch::nn::Linear(4, 4), std::make_shared<ExpandingImpl>(),
+                                 std::make_shared<ExpandingImpl>(), torch::nn::Linear(4, 3));
+    GPipe pipe(layers, GPipeOptions(std::move(balance))
+                           .cpu_threads_per_stage(1)
+                           .chunks(3)
+                           .checkpoint(Checkpoint::kAlways)
+                           .world(world));
+    auto optimizer = adam(pipe);
+    if (reads) {
+      load_checkpoint(pipe, optimizer, path);
+    } else {
+      train(pipe, optimizer, 0, 3);
+    }
+    if (writes) save_checkpoint(pipe, optimizer, {3, 18, {}}, path);
+    train(pipe, optimizer, 3, 6);
+    return pipe->parameter_hash();
+  };
+  std::vector<std::string> hashes;
+  struct Layout {
+    std::vector<int64_t> balance;
+    bool reads;
+    bool writes;
+  };
+  for (const Layout& now : std::vector<Layout>{
+           {{4}, false, false}, {{2, 2}, false, true}, {{2, 2}, true, false}, {{4}, true, false}}) {
+    WorldRanks run(static_cast<int64_t>(now.balance.size()),
+                   [&](const World& world, const Say& say) {
+                     say(hash_of(world, now.balance, now.reads, now.writes));
+                   });
+    for (const std::string& line : run.lines()) hashes.push_back(line);
+    run.expect_ends();
+  }
+  EXPECT_THAT(hashes, Each(hashes.front()));
 }
 
 TEST(WorldCheckpoint, AnyLayoutReadsTheWeightsAlone) {
@@ -233,8 +290,8 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
-// The learning rate is set on the ZeroOptimizer itself, which is saved and read as a plain
-// Optimizer.
+// The learning rate is set on the ZeroOptimizer itself, which is then saved and read through a
+// reference to a plain Optimizer. The rate and the states must come back.
 TEST(WorldCheckpoint, KeepsTheLearningRateOfAZeroOptimizer) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -254,7 +311,7 @@ TEST(WorldCheckpoint, KeepsTheLearningRateOfAZeroOptimizer) {
   ranks.expect_ends();
 }
 
-// Registers its tensors in its first forward.
+// A layer that registers its parameters and its buffer in its first forward.
 struct LateImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     if (!weight.defined()) {
@@ -278,8 +335,8 @@ GPipe late_pipeline(const World& world, const std::vector<int64_t>& balance) {
   return {module, GPipeOptions(balance).cpu_threads_per_stage(1).chunks(2).world(world)};
 }
 
-// The results of two steps: the norms, what they clip, and what is saved and read between the
-// steps.
+// Makes two steps, with a checkpoint between them, or (`reads`) reads the checkpoint and makes the
+// second step. Returns the norm of the second step, the hash and the names of the parameters.
 std::string late_run(const World& world, const std::vector<int64_t>& balance,
                      const std::string& path, bool reads) {
   GPipe pipe = late_pipeline(world, balance);
@@ -432,7 +489,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
       file.put('x');
     }
     refused("a damaged part", [&] { load_checkpoint(pipe, optimizer, path); });
-    // The old checkpoint may be damaged: it is replaced.
+    // save_checkpoint() replaces an old checkpoint even if that is damaged.
     save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
     refused("nothing", [&] { load_checkpoint(pipe, optimizer, path); });
   });
@@ -451,7 +508,8 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   ranks.expect_ends();
 }
 
-// If a process is killed at any moment, the checkpoint that was there stays.
+// A process is killed while both save again and again. The other one must learn that, and the
+// checkpoint must be complete: the old one or a new one.
 TEST(WorldCheckpoint, AProcessThatIsKilledWhileItIsWrittenLeavesTheOldOne) {
   const std::string path = new_path();
   for (const int64_t victim : {0, 1}) {

@@ -9,7 +9,7 @@
 namespace gpipe {
 namespace {
 
-// Reads a number as to_text() writes it: digits only, no leading zeros.
+// Reads a number in the form in which to_text() writes it: digits only, no leading zeros.
 bool take_number(std::string_view text, int32_t* number) {
   if (text.empty() || (text.size() > 1 && text.front() == '0') || text.front() == '-') return false;
   const char* end = text.data() + text.size();
@@ -25,8 +25,8 @@ bool take_kind(char c, ActionKind* kind) {
   return false;
 }
 
-// What the text would mean by the parts of the grammar that are reserved; empty if it has none of
-// these.
+// The end of the error message for a text that uses reserved parts of the grammar: says what the
+// part is reserved for. Empty if the text uses none.
 std::string kept_for_later(std::string_view text) {
   struct Kept {
     char letter;

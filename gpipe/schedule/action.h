@@ -27,7 +27,8 @@ enum class ActionKind : uint8_t {
 inline constexpr int kActionKinds = 4;
 
 // The letter that stands for `kind` in texts and drawings. Throws std::invalid_argument for a
-// number that is not one of the kinds. So does everything that writes an action, except <<.
+// number that is not one of the kinds. Every function that writes an action does so, too, except
+// <<.
 char letter(ActionKind kind);
 // Writes the letter. For a number that is not one of the kinds it writes "ActionKind(9)": << is for
 // debugging, and never throws.

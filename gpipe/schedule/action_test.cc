@@ -74,7 +74,7 @@ TEST(Action, UnknownKindThrows) {
   EXPECT_THROW(letter(static_cast<ActionKind>(9)), std::invalid_argument);
 }
 
-// GoogleTest prints values as << does.
+// GoogleTest prints actions and kinds as << writes them.
 TEST(Action, IsPrinted) {
   EXPECT_EQ(::testing::PrintToString(Action{ActionKind::kInputGradient, 2, 13}), "I2.13");
   EXPECT_EQ(::testing::PrintToString(ActionKind::kWeightGradient), "W");

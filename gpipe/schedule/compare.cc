@@ -52,7 +52,8 @@ ABSL_FLAG(std::string, json, "", "Write the table, with the schedules' texts, to
 
 namespace {
 
-// Set by Ctrl-C: the program finishes the schedule that it is making and shows what it has.
+// Ctrl-C sets this. The program then finishes the schedule that it is making and shows the rows
+// that it has.
 volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) {
   interrupted = 1;
@@ -110,7 +111,7 @@ gpipe::internal::ComparisonOptions read_flags() {
   options.tolerance = at_least(0.0, FLAGS_tolerance);
   options.search = absl::GetFlag(FLAGS_search);
   options.budget = at_least(int64_t{0}, FLAGS_budget);
-  // SearchOptions::budget of the search with the most stages.
+  // The least budget that search() accepts for the pipeline with the most stages.
   const int64_t least = 3 * options.workers * most * options.micro_batches;
   if (options.search && options.budget > 0 && options.budget < least) {
     throw std::invalid_argument(gpipe::internal::given(FLAGS_budget) + ": give at least " +
@@ -121,7 +122,7 @@ gpipe::internal::ComparisonOptions read_flags() {
 }
 
 void run(gpipe::internal::ComparisonOptions options) {
-  // Files are checked before the searches, which take seconds.
+  // The output files are checked before the searches, because searches take seconds.
   gpipe::command::FileFlags files;
   const std::string svg = files.output("svg", absl::GetFlag(FLAGS_svg));
   const std::string json = files.output("json", absl::GetFlag(FLAGS_json));
@@ -131,7 +132,8 @@ void run(gpipe::internal::ComparisonOptions options) {
   std::cout << gpipe::internal::to_text(rows);
   if (interrupted != 0) std::cout << "interrupted: the best that was found so far\n";
   const auto& best = rows.front();
-  constexpr int64_t kMostColumns = 60;  // of micro-batches and stages: about what a screen shows
+  // The most actions in a row of a drawing, two for each cell: about what a screen shows.
+  constexpr int64_t kMostColumns = 60;
   if (absl::GetFlag(FLAGS_draw) && best.schedule.stages() * best.schedule.micro_batches() <=
                                        kMostColumns * best.schedule.workers() / 2) {
     std::cout << "\n"

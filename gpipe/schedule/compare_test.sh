@@ -21,14 +21,16 @@ grep -q '"name": "zb-v"' "$TEST_TMPDIR/a.json" || fail "no zb-v in the file"
 BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --nosearch \
   --json=b.json >/dev/null
 [[ -s $TEST_TMPDIR/b.json ]] || fail "the file is not where the user is"
-# The first worker takes 1 + 2 for each micro-batch, and the second twice as long. So the second is
-# idle only while the first runs its first forward and its last backward.
+# The first worker takes 1 + 2 for each of the 4 micro-batches, and the second twice as long. So the
+# second is idle only while the first runs its first forward and its last backward. The makespan is
+# 4 * 6 + 1 + 2 = 27.
 out=$("$compare" --workers=2 --micro_batches=4 --slowness=1,2 --nosearch)
 grep -qE '^1f1b +27\.00 ' <<<"$out" || fail "not slower: $out"
-# A whole backward that takes no time counts as given, too.
+# A --backward of 0 is used as given, and is not replaced by the sum of the halves.
 out=$("$compare" --workers=2 --micro_batches=4 --backward=0 --nosearch)
 grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
-# These numbers are too wide for any column.
+# Numbers that are too wide for a column are shortened, so that no line is longer than 100
+# characters.
 out=$("$compare" --workers=2 --micro_batches=2 --forward=1e300 --nosearch --nodraw)
 awk 'length > 100 { exit 1 }' <<<"$out" || fail "lines of more than a screen: $out"
 
@@ -59,7 +61,7 @@ refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=
   --micro_batches=4000000
 refuse "'workers=8' is not a flag; did you mean --workers?" workers=8
 refuse "there is no flag --worker; did you mean --workers?" --worker=8
-# These are reported before the searches, which would take hours here.
+# Mistakes in the names of files are reported before the searches, which would take hours here.
 refuse "--svg=$TEST_TMPDIR cannot be written: it is a folder" --svg="$TEST_TMPDIR" --budget=1000000000000
 refuse "--svg=$TEST_TMPDIR/one and --json=$TEST_TMPDIR/one are the same file: give each its own" \
   --svg="$TEST_TMPDIR/one" --json="$TEST_TMPDIR/one" --budget=1000000000000

@@ -28,7 +28,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// Calls `use` with each part between separators.
+// Calls `use` with each part of `text` between separators, without the blanks around it.
 template <typename Use>
 void split(std::string_view text, char separator, const Use& use) {
   while (true) {
@@ -39,7 +39,8 @@ void split(std::string_view text, char separator, const Use& use) {
   }
 }
 
-// Takes the digits that `text` begins with; false if there are none, or too many.
+// Takes the digits at the beginning of `text`. Returns false if there are none, or too many for the
+// type.
 bool take_number(std::string_view* text, int32_t* number) {
   const char* end = text->data() + text->size();
   if (text->empty() || text->front() == '-') return false;
@@ -133,7 +134,7 @@ Schedule schedule_from_csv(std::string_view text) {
       micro_batches = std::max<int64_t>(micro_batches, int64_t{action.micro_batch} + 1);
     }
   });
-  // An empty last row only ends the last line. It is not a rank without actions.
+  // Empty rows at the end are only ends of lines, and not ranks without actions.
   while (!workers.empty() && workers.back().empty()) workers.pop_back();
   if (workers.empty()) {
     throw std::invalid_argument(

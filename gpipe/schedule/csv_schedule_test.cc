@@ -33,7 +33,8 @@ TEST(CsvSchedule, LeavesOutWhatHappensByItself) {
 
 TEST(CsvSchedule, ReadsHalvesByTheirNamesOfEachYear) {
   EXPECT_EQ(workers_of("0F0,0I0,0W0,0F1,0B1"), "worker 0: F0.0 I0.0 W0.0 F0.1 B0.1\n");
-  // Backwards as in files of 2024: halves of one stage beside whole ones of another.
+  // Files of 2024 write B for an input gradient and BW for a whole backward. Here stage 0 has
+  // halves, and stage 1 has a whole backward.
   EXPECT_EQ(workers_of("0F0,0B0,0W0\n1F0,1BW0"), "worker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 B1.0\n");
 }
 
@@ -69,7 +70,8 @@ TEST(CsvSchedule, RefusesWhatItDoesNotKnow) {
   }
 }
 
-// Schedule::from_text() names the function that reads such a file.
+// If Schedule::from_text() is given a CSV file, its error message names schedule_from_csv(), which
+// reads it.
 TEST(CsvSchedule, IsNamedByTheReaderOfTexts) {
   for (const char* csv : {"0F0,0B0", ",1F0", "(0F0;1B0)OVERLAP_F_B"}) {
     EXPECT_THAT([&] { Schedule::from_text(csv); },

@@ -27,7 +27,8 @@ Schedule placed_fill_drain(const Schedule& one_each, const Placement& placement)
         if (action.kind == ActionKind::kForward) actions.push_back(action);
       }
     }
-    // A stage needs gradients from the stage after it, so the last stage goes first.
+    // Backwards begin with the worker's last stage, because a stage needs gradients from the stage
+    // after it.
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
       for (const Action& action : one_each.actions(*stage)) {
         if (action.kind != ActionKind::kForward) actions.push_back(action);

@@ -68,8 +68,9 @@ std::vector<Position> Dependencies::order() const {
       return need.position.index < done[static_cast<size_t>(need.position.worker)];
     });
   };
-  // Sweeps go up and down in turn, as forwards and gradients do. If all went up, each sweep would
-  // advance the gradients by one worker only, so the time would be quadratic in the stages.
+  // The sweeps over the workers go up and down in turn, because forwards go up and gradients go
+  // down. If all sweeps went up, each would advance the gradients by one worker only, and the time
+  // would be quadratic in the number of stages.
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;

@@ -21,13 +21,13 @@ struct Position {
   explicit operator bool() const { return worker >= 0; }
 };
 
-// Requirements: it keeps references to `workers` and `routes`; both must outlive it.
+// Requirements: Dependencies keeps references to `workers` and `routes`; both must outlive it.
 //
 // Thread-safety: reading is thread-safe.
 class Dependencies {
  public:
   struct Edge {
-    Action action;                 // the other end
+    Action action;                 // the action at the other end
     Position position;             // where that action is
     std::optional<RouteId> route;  // none for a stage's own result: nothing is transferred
   };
@@ -37,7 +37,8 @@ class Dependencies {
   Dependencies(int64_t stages, int64_t micro_batches,
                const std::vector<std::vector<Action>>& workers, const Routes& routes);
 
-  // The result is false (as a bool) if the table has no such action.
+  // The position of an action in the table. It is false (as a bool) if the table does not have the
+  // action.
   Position find(const Action& action) const { return positions_[slot(action)]; }
 
   // The actions that `action` waits for. First come those whose results arrive over routes, in the

@@ -11,8 +11,8 @@
 namespace gpipe {
 namespace {
 
-// This is more than any screen shows. The limit keeps a typing error in a cost from filling the
-// memory.
+// The most characters of a drawing, far more than a screen shows. The limit keeps a typing error in
+// a cost from filling the memory.
 constexpr double kMostCharacters = 1 << 28;
 
 bool stage_is_worker(const Schedule& schedule) {
@@ -56,7 +56,7 @@ std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
             "simulate()";
     throw std::invalid_argument(text.str());
   }
-  // Times are sums of whole numbers, so they are whole.
+  // Times are sums of whole numbers, so rounding only changes their type.
   const auto column = [](double time) { return static_cast<size_t>(std::llround(time)); };
   const size_t digits = std::to_string(run.workers.size() - 1).size();
 

@@ -46,7 +46,8 @@ TEST_P(EdgeTest, ReturnsOrThrowsWhatIsDocumented) {
 
 Rows generators() {
   Rows rows;
-  // Every generator of a name: one that has no use for costs refuses them, too.
+  // Every generator that has a name is given wrong costs. Also a generator that does not use costs
+  // must refuse them.
   for (const NamedSchedule& named : named_schedules()) {
     for (double StageCost::*cost : {&StageCost::forward, &StageCost::backward,
                                     &StageCost::input_gradient, &StageCost::weight_gradient}) {
@@ -59,7 +60,7 @@ Rows generators() {
                              }));
     }
   }
-  // Generators that take two counts, and three.
+  // These generators take two counts. Those below take three.
   using Two = Schedule (*)(int64_t, int64_t);
   for (const auto& [name, make] :
        std::vector<std::pair<std::string, Two>>{{"fill_drain", fill_drain},
@@ -143,7 +144,7 @@ Rows generators() {
   return rows;
 }
 
-// Tables that no generator makes.
+// Calls of `call` with tables that no generator makes.
 std::vector<EdgeRow::Call> tables(const std::function<void(const Schedule&)>& call) {
   const Schedule all = Schedule::one_f_one_b(3, 4);
   const Schedule missing = Schedule::create(3, 4, {all.actions(0), all.actions(1)});
@@ -323,12 +324,13 @@ Rows schedules() {
   return rows;
 }
 
-// The functions that take SearchOptions, each with one wrong option.
+// Rows in which all functions that take SearchOptions are called with one option at an edge of its
+// range.
 Rows options() {
   Rows rows;
   const auto all = [](const SearchOptions& options) {
     const Schedule schedule = Schedule::one_f_one_b(3, 4);
-    // Any of these calls may throw; the others are made nevertheless.
+    // If one of these calls throws, the other calls are made all the same.
     const std::vector<std::function<void()>> calls = {
         [&] { search_routes(options); },
         [&] { simulate(schedule, search_routes(options), simulate_options(options)); },
@@ -421,7 +423,7 @@ INSTANTIATE_TEST_SUITE_P(Generators, EdgeTest, ::testing::ValuesIn(generators())
 INSTANTIATE_TEST_SUITE_P(Schedules, EdgeTest, ::testing::ValuesIn(schedules()));
 INSTANTIATE_TEST_SUITE_P(Options, EdgeTest, ::testing::ValuesIn(options()));
 
-// Options of another pipeline must give an error and not a result.
+// Functions that take a schedule and SearchOptions throw if the two are for different pipelines.
 TEST(EdgeTest, AScheduleOfOtherMicroBatchesIsRefused) {
   const Schedule more = Schedule::one_f_one_b(3, 5);
   EXPECT_THROW(peak_bytes(more, three_stages()), std::invalid_argument);

@@ -16,7 +16,7 @@ TEST(FirstDifference, OfActionsSaysWhereAndWhat) {
             "action 3 of worker 0 (both counted from 0) is F0.3, the forward of stage 0 for "
             "micro-batch 3, on rank 0, and B0.0, the backward of stage 0 for micro-batch 0, on "
             "rank 3");
-  // Worker 0 has the same actions in both schedules.
+  // Worker 0 has the same actions in both schedules, so the message names worker 1.
   const Schedule split = Schedule::from_text(
       "stages 2\nmicro_batches 1\nworker 0: F0.0 B0.0\nworker 1: F1.0 I1.0 W1.0\n");
   const Schedule other = Schedule::from_text(

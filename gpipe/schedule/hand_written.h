@@ -1,4 +1,5 @@
-// Hand-written schedules: small fixed schedules, for tests that all code accepts them.
+// interleaved, split_backward: small schedules written by hand. Tests check that all code accepts
+// them.
 #ifndef GPIPE_SCHEDULE_HAND_WRITTEN_H_
 #define GPIPE_SCHEDULE_HAND_WRITTEN_H_
 

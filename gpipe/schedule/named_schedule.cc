@@ -75,8 +75,8 @@ const std::vector<Entry>& entries() {
   return kEntries;
 }
 
-// Names of papers and other libraries. They are suggested in messages, but not accepted: some mean
-// schedules that only resemble ours.
+// Names of schedules in papers and other libraries. If a user gives one, the message suggests our
+// name. They are not accepted as names, because some mean schedules that only resemble ours.
 struct Also {
   const char* name;
   const char* ours;
@@ -95,7 +95,7 @@ constexpr Also kAlso[] = {
     {"zero-bubble", "zb-h1"},
 };
 
-// The name that was probably meant; empty if none is similar.
+// The name of a schedule that the user probably meant; empty if no name is similar.
 std::string meant(std::string_view name) {
   std::vector<std::string> names;
   for (const Entry& entry : entries()) names.push_back(entry.named.name);

@@ -17,7 +17,7 @@ enum class PlacementShape : uint8_t { kOneEach, kLoop, kVShape, kOneWorker };
 
 struct NamedSchedule {
   std::string name;
-  std::string summary;  // for --help: one line
+  std::string summary;  // one line for --help
   PlacementShape shape = PlacementShape::kOneEach;
   bool split = false;  // whether it splits backwards
 };
@@ -39,8 +39,9 @@ struct NamedScheduleOptions {
 // schedule with v stages a worker has stages / v workers. Throws std::invalid_argument for an
 // unknown name (the message suggests the one that was probably meant, and lists all), for stages
 // per worker that the schedule cannot have, and for costs that are negative or not finite, whether
-// the schedule depends on them or not. The generator throws it for a number of stages that is not a
-// multiple of these (the message names the nearest multiples) and for counts below 1.
+// the schedule depends on them or not. The generator throws std::invalid_argument for a number of
+// stages that is not a multiple of the stages per worker (the message names the nearest multiples),
+// and for counts below 1.
 //
 // Example:
 //   pipe->step({input}, {target}, loss_fn, StepOptions().schedule(schedule_by_name("zb-h1")));

@@ -56,7 +56,7 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name("1F1B"); }), HasSubstr("did you mean 1f1b?"));
   EXPECT_THAT(complaint([] { schedule_by_name("interleave"); }),
               HasSubstr("did you mean interleaved?"));
-  // A single word of a name is understood, and so is a name from papers.
+  // The message also suggests a schedule for a single word of its name, and for a name from papers.
   EXPECT_THAT(complaint([] { schedule_by_name("bfs"); }), HasSubstr("did you mean looped-bfs?"));
   EXPECT_THAT(complaint([] { schedule_by_name("h2"); }), HasSubstr("did you mean zb-h2?"));
   EXPECT_THAT(complaint([] { schedule_by_name("afab"); }), HasSubstr("did you mean fill-drain?"));
@@ -73,8 +73,9 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));
 }
 
-// Schedules are remembered by their costs. A cost that is not a number once found the schedule that
-// was made before it.
+// Each schedule refuses costs that are not numbers, also if it has just been made with other costs.
+// Generators that search look for a finished schedule by its costs, and a NaN once matched
+// whichever schedule was kept.
 TEST(NamedSchedules, EachRefusesCostsThatNoActionHasWhateverWasMadeBefore) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::pair<const char*, double& (*)(GeneratorCosts&)> kCosts[] = {
@@ -85,7 +86,8 @@ TEST(NamedSchedules, EachRefusesCostsThatNoActionHasWhateverWasMadeBefore) {
        [](GeneratorCosts& c) -> double& { return c.stage.weight_gradient; }},
       {"transfer", [](GeneratorCosts& c) -> double& { return c.transfer; }}};
   for (const NamedSchedule& named : named_schedules()) {
-    for (const int64_t micro_batches : {2, 5}) {  // DualPipeV searches where there are few
+    // DualPipeV searches if there are few micro-batches, so both cases are tested.
+    for (const int64_t micro_batches : {2, 5}) {
       schedule_by_name(named.name, 4, micro_batches);
       for (const auto& [cost, of] : kCosts) {
         for (const double value : {std::nan(""), kInfinity, -kInfinity, -1.0}) {

@@ -48,8 +48,8 @@ gpipe::Schedule read(const std::string& given) {
   return csv ? gpipe::schedule_from_csv(text) : gpipe::Schedule::from_text(text);
 }
 
-// The message without the name of the function with which it may begin: that name means nothing to
-// a user of the program.
+// The message without the name of a function at its beginning, because that name means nothing to a
+// user of the program.
 std::string without_function(const std::string& message) {
   const size_t colon = message.find(": ");
   const bool has_name =

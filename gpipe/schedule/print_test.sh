@@ -54,7 +54,7 @@ refuse "'zb-v' is not a flag; --help lists the flags" zb-v
 refuse 'there is no flag --stage; did you mean --stages?' --stage=3
 refuse '--file=/nowhere/x: cannot read /nowhere/x: No such file or directory' --file=/nowhere/x
 refuse 'it is a folder' --file="$TEST_TMPDIR"
-# The tables of torch.distributed.pipelining.
+# The program reads the tables of torch.distributed.pipelining if the file's name ends in .csv.
 printf '0F0,0SEND_F0,,0RECV_B0,0BW0\n1RECV_F0,1F0,1B0,1SEND_B0,1W0\n' >"$TEST_TMPDIR/table.csv"
 expect "$("$print" --file="$TEST_TMPDIR/table.csv")" 'worker 1: F1.0 I1.0 W1.0'
 cp "$TEST_TMPDIR/table.csv" "$TEST_TMPDIR/table.txt"

@@ -20,8 +20,9 @@ Program compile(const Schedule& schedule, const Routes& routes) {
     std::vector<Step>& steps = program.workers.emplace_back();
     for (const Action& action : actions) steps.push_back({action, {}, {}});
   }
-  // Slots are assigned in the order in which the receiver uses them. Two routes may join the same
-  // two actions, so a sender finds its slots by the route, and records them in its own order.
+  // Slots are numbered in the order in which the receiver uses them. The sender records its slots
+  // in the order of its own routes. It finds each by the route, because two routes may join the
+  // same two actions.
   for (int32_t worker = 0; worker < schedule.workers(); ++worker) {
     for (Step& step : program.workers[static_cast<size_t>(worker)]) {
       for (const auto& need : dependencies.needs(step.action)) {
@@ -65,7 +66,8 @@ std::ostream& operator<<(std::ostream& out, const Program& program) {
 
 std::string Program::to_text() const {
   for (const std::vector<Step>& steps : workers) {
-    for (const Step& step : steps) (void)letter(step.action.kind);  // throws; << does not
+    // letter() throws for an invalid kind, which << would write.
+    for (const Step& step : steps) (void)letter(step.action.kind);
   }
   std::ostringstream text;
   text << *this;

@@ -18,9 +18,9 @@ namespace gpipe {
 
 struct Step {
   struct Send {
-    int32_t worker = 0;  // whose mailbox; possibly the worker's own
+    int32_t worker = 0;  // the worker whose mailbox it is; possibly the sender itself
     int32_t slot = 0;
-    int32_t stage = 0;  // which of the worker's stages takes it
+    int32_t stage = 0;  // the stage of that worker that takes the value
 
     friend bool operator==(const Send& a, const Send& b) {
       return a.worker == b.worker && a.slot == b.slot && a.stage == b.stage;

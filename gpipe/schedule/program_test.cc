@@ -77,7 +77,7 @@ TEST(Program, WeightGradientsNeitherReceiveNorSend) {
             "worker 1: W1.1\n");
 }
 
-// Two stages of one worker exchange values through its own mailbox.
+// If two stages are on one worker, they exchange values through that worker's own mailbox.
 TEST(Program, OwnMailbox) {
   EXPECT_EQ(compile(Schedule::from_text("stages 2\nmicro_batches 1\nworker 0: F0.0 F1.0 B1.0 B0.0"),
                     Routes::create(2, {{0, 1, "skip"}}))

@@ -6,11 +6,11 @@
 namespace gpipe::testing {
 namespace {
 
-// The actions of a cell that have run so far.
+// Which actions of a cell have run so far.
 struct Cell {
   bool split = false;
   bool forward = false;
-  bool input_gradient = false;  // or the whole backward
+  bool input_gradient = false;  // the input gradient or the whole backward
   bool done = false;
 };
 

@@ -17,8 +17,8 @@ enum class MicroBatchOrder {
   kAscending,
 };
 
-// A schedule of these stages and micro-batches on 1 to `stages` workers, each stage on any of them,
-// each cell's backward whole or split. It verifies with buffered sends.
+// Makes a schedule of these stages and micro-batches on 1 to `stages` workers. Each stage is on any
+// of the workers, and each cell's backward is whole or split. It verifies with buffered sends.
 Schedule random_schedule(int64_t stages, int64_t micro_batches, MicroBatchOrder order,
                          std::mt19937_64& random);
 

@@ -45,7 +45,8 @@ std::optional<Schedule> relabeled(const Schedule& schedule) {
     after.ascending = before.ascending;
     if (after != before) return std::nullopt;
   } catch (const std::invalid_argument&) {
-    return std::nullopt;  // it deadlocks, or an action now comes before one that it needs
+    // The result deadlocks, or an action now comes before one that it needs.
+    return std::nullopt;
   }
   const Simulation old_times = simulate(schedule);
   const Simulation new_times = simulate(result);

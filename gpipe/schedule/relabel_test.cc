@@ -20,13 +20,14 @@ TEST(Relabeled, AnAscendingScheduleIsItself) {
 }
 
 TEST(Relabeled, NothingWhereTimesWouldChange) {
-  // Worker 1 begins with micro-batch 1, which comes second. Called micro-batch 0, it would not
-  // wait, so times would change.
+  // Worker 1 begins with micro-batch 1, and so waits until worker 0 has run it. If that micro-batch
+  // were renumbered to 0, worker 1 would start earlier. So the result is nullopt.
   EXPECT_EQ(relabeled(Schedule::from_text(
                 "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 "
                 "B1.0 B1.1")),
             std::nullopt);
-  // A whole backward is between the halves of another.
+  // The whole backward B0.1 is between the halves I0.0 and W0.0 of another, so the result is
+  // nullopt.
   EXPECT_EQ(relabeled(Schedule::from_text(
                 "stages 1\nmicro_batches 2\nworker 0: F0.0 F0.1 I0.0 B0.1 W0.0")),
             std::nullopt);

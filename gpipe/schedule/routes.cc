@@ -8,11 +8,12 @@
 namespace gpipe {
 namespace {
 
-// This is more than any pipeline has, and so few that a typing error ends in a message and not in
-// exhausted memory.
+// The most stages: more than any pipeline has, and few enough that a typing error leads to a
+// message and not to exhausted memory.
 constexpr int64_t kMostStages = int64_t{1} << 24;
 
-// Returns values[index]. `what` says in the error what the index counts.
+// Returns values[index], or throws std::out_of_range. `what` says in the error what the index
+// counts.
 template <typename T>
 const T& element(const std::vector<T>& values, int64_t index, const char* what) {
   if (index < 0 || index >= static_cast<int64_t>(values.size())) {

@@ -18,20 +18,20 @@ namespace gpipe {
 // the number of a stage or a skip. Only Routes knows which route has which number.
 enum class RouteId : int32_t {};
 
-// "4"
+// The number as text: "4".
 std::string to_text(RouteId id);
 std::ostream& operator<<(std::ostream& out, RouteId id);
 
 struct Route {
   int32_t source_stage = 0;
   int32_t target_stage = 0;  // always greater than source_stage
-  std::string name;          // for people; need not be unique
+  std::string name;          // for people; several routes may have the same
 
   friend bool operator==(const Route& a, const Route& b) {
     return a.source_stage == b.source_stage && a.target_stage == b.target_stage && a.name == b.name;
   }
   friend bool operator!=(const Route& a, const Route& b) { return !(a == b); }
-  // "0 -> 2 encoder"
+  // Writes "0 -> 2 encoder": the stages and the name.
   friend std::ostream& operator<<(std::ostream& out, const Route& route);
 };
 

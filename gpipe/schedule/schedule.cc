@@ -80,7 +80,7 @@ class Lines {
   bool done_ = false;
 };
 
-// Takes a line "<key> <number>".
+// Takes a line "<key> <number>" and returns the number.
 int64_t take_count(Lines* lines, std::string_view key) {
   const std::string expected = "'" + std::string(key) + " <number, at least 1>'";
   std::string_view line = lines->line();
@@ -213,7 +213,7 @@ ScheduleFacts Schedule::verify(const Routes& routes, Sends sends) const {
 }
 
 Schedule Schedule::only(std::initializer_list<ActionKind> kinds) const {
-  for (ActionKind kind : kinds) (void)letter(kind);  // throws for what is not a kind
+  for (ActionKind kind : kinds) (void)letter(kind);  // throws for a number that is not a kind
   std::vector<std::vector<Action>> workers;
   for (const std::vector<Action>& all : rep_->workers) {
     std::vector<Action>& kept = workers.emplace_back();

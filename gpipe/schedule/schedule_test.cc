@@ -74,7 +74,7 @@ TEST(OneFOneB, WholeTables) {
             "worker 2: F2.0 B2.0 F2.1 B2.1 F2.2 B2.2 F2.3 B2.3 F2.4 B2.4\n");
 }
 
-// All pairs of 1 .. 8 stages and 1 .. 8 micro-batches.
+// Tests of this class run with all pairs of 1 .. 8 stages and 1 .. 8 micro-batches.
 class Generators : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
  protected:
   const int64_t p = std::get<0>(GetParam());

@@ -25,20 +25,22 @@ double cost_of(const StageCost& cost, ActionKind kind) {
     case ActionKind::kWeightGradient:
       return cost.weight_gradient;
   }
-  (void)letter(kind);  // throws, as this is not one of the kinds
+  (void)letter(kind);  // throws, because `kind` is not one of the kinds
   return 0.0;
 }
 
-// `what` makes the text that names the cost. It is called only for an error.
+// Returns the cost, or throws if it is negative or not finite. `what` makes the text that names the
+// cost; it is called only for the error.
 template <typename What>
 double checked(double cost, const What& what) {
   if (std::isfinite(cost) && cost >= 0.0) return cost;
-  std::ostringstream text;  // unlike std::to_string it shows small numbers
+  std::ostringstream text;  // shows small numbers, which std::to_string does not
   text << "simulate: the cost of " << what() << " must be finite and at least 0, got " << cost;
   throw std::invalid_argument(text.str());
 }
 
-// Checks that the time is finite: finite costs may add up to more than a double holds.
+// Returns the time, or throws if it is not finite, because finite costs may add up to more than a
+// double holds.
 double checked_time(double time, const Action& action) {
   if (std::isfinite(time)) return time;
   throw std::invalid_argument("simulate: the costs up to " + action.to_text() +

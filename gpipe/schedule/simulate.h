@@ -25,7 +25,7 @@ struct StageCost {
   double input_gradient = 1.0;
   double weight_gradient = 1.0;
 
-  // "F 1 B 2 I 1 W 1"
+  // Writes "F 1 B 2 I 1 W 1".
   friend std::ostream& operator<<(std::ostream& out, const StageCost& cost);
 };
 
@@ -43,16 +43,16 @@ struct Transfer {
 using ActionCost = std::function<double(const Action&)>;
 using TransferCost = std::function<double(const Transfer&)>;
 
-// The same cost for every stage, and one cost for each stage. The functions throw std::out_of_range
-// for a stage without a cost, and std::invalid_argument for an invalid kind of action. For a cost
-// per cell, write a function of your own.
+// uniform_cost(): the same cost for every stage. stage_costs(): one cost for each stage. The
+// functions throw std::out_of_range for a stage without a cost, and std::invalid_argument for an
+// invalid kind of action. For a cost per cell, write a function of your own.
 ActionCost uniform_cost(StageCost cost);
 ActionCost stage_costs(std::vector<StageCost> costs);
 
 struct SimulateOptions {
   ActionCost action = uniform_cost({});
-  // It is not called for transfers inside a worker, which take no time. Empty: no transfer takes
-  // time.
+  // `transfer` is not called for transfers inside a worker, which take no time. If it is empty, no
+  // transfer takes time.
   TransferCost transfer;
 };
 
@@ -66,17 +66,18 @@ struct TimedAction {
 };
 
 struct Simulation {
-  std::vector<std::vector<TimedAction>> workers;  // as in the schedule
-  double makespan = 0.0;                          // the last end; the first start is 0
-  std::vector<double> busy;                       // per worker, the time spent in actions
+  std::vector<std::vector<TimedAction>> workers;  // in the order of the schedule
+  // The end of the last action; the first starts at 0.
+  double makespan = 0.0;
+  std::vector<double> busy;  // per worker, the time spent in actions
 
   // Share of the makespan in which the worker is idle, 0 .. 1; 0 if the makespan is 0. Throws
   // std::out_of_range for a worker that does not exist.
   double bubble(int64_t worker) const;
-  // The mean over the workers; 0 if there are none.
+  // The mean of bubble() over the workers; 0 if there are no workers.
   double bubble_ratio() const;
 
-  // The makespan, and a line for each worker.
+  // Writes the makespan, and a line for each worker.
   friend std::ostream& operator<<(std::ostream& out, const Simulation& run);
 };
 

@@ -1,7 +1,7 @@
 // Measures simulate() and compile(), for schedules up to the largest size that was asked for.
-// simulate(): making the schedule, checking it and putting times on it, with uniform costs and
-// transfers that take time. compile(): compiling an existing schedule to a Program, with routes
-// between neighbors only.
+// The time of simulate() includes making the schedule, checking it and putting times on it; costs
+// are uniform, and transfers take time. The time of compile() is that of compiling an existing
+// schedule to a Program, with routes between neighbors only.
 //
 //   bazel run //gpipe/schedule:simulate_benchmark
 //

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using Cell = std::pair<int, int>;  // micro-batch, stage
 using Cycles = std::vector<std::vector<Cell>>;
 
-// For each time 0, 1, ... the cells that start then, by ascending stage.
+// For each time 0, 1, ..., the cells whose forward starts then, by ascending stage.
 Cycles cycles(int64_t micro_batches, int64_t stages) {
   const Simulation run =
       simulate(Schedule::gpipe(stages, micro_batches).only({ActionKind::kForward}));
@@ -31,8 +31,8 @@ Cycles cycles(int64_t micro_batches, int64_t stages) {
   return cycles;
 }
 
-// torchgpipe keeps a clock; here the same diagonals result because each cell starts when its input
-// is there.
+// The expected cells are those of torchgpipe's clock cycles. Here they result because each cell
+// starts when its input is there.
 TEST(Simulate, ForwardHalfRunsInDiagonals) {
   EXPECT_EQ(cycles(1, 1), (Cycles{{{0, 0}}}));
   EXPECT_EQ(cycles(1, 3), (Cycles{{{0, 0}}, {{0, 1}}, {{0, 2}}}));
@@ -75,8 +75,8 @@ TEST(Simulate, WholeTimeline) {
   EXPECT_THROW(run.bubble(2), std::out_of_range);
 }
 
-// If backwards take twice as long as forwards, both schedules have the ideal efficiency of m / (m +
-// p - 1).
+// GPipe's schedule and 1F1B have the ideal efficiency of m / (m + p - 1) if backwards take twice as
+// long as forwards.
 TEST(Simulate, IdealEfficiency) {
   for (const Schedule& schedule : {Schedule::gpipe(8, 32), Schedule::one_f_one_b(8, 32)}) {
     const Simulation run = simulate(schedule, {uniform_cost({5.0, 10.0}), {}});
@@ -133,7 +133,8 @@ TEST(Simulate, NothingIsTransferredInsideAWorker) {
 
 TEST(Simulate, TakesHandWrittenSchedules) {
   EXPECT_EQ(simulate(testing::interleaved()).makespan, 10.0);
-  // The weight gradients fill what would otherwise be a bubble.
+  // The weight gradients run when the workers would be idle, so split_backward() is faster than
+  // 1F1B.
   const ActionCost cost = uniform_cost({1.0, 2.0, 1.0, 1.0});
   EXPECT_EQ(simulate(testing::split_backward(), {cost, {}}).makespan, 7.0);
   EXPECT_EQ(simulate(Schedule::one_f_one_b(2, 2), {cost, {}}).makespan, 9.0);

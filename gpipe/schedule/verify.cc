@@ -75,8 +75,9 @@ class Problems {
   }
 
  private:
-  // One wrong action causes a few problems. An empty table of the largest size would cause 2^24:
-  // more than a user reads, and more memory than the table.
+  // The most problems that a message lists. One wrong action causes a few problems, but an empty
+  // table of the largest size would cause 2^24: more than a user reads, and more memory than the
+  // table.
   static constexpr int64_t kMostTold = 100;
 
   std::vector<std::string> problems_;
@@ -87,7 +88,7 @@ std::string place(size_t worker, size_t index) {
   return "worker " + std::to_string(worker) + " at position " + std::to_string(index);
 }
 
-// Group 1 of the header.
+// Makes the checks of group 1 of the header: every action once.
 void check_completeness(int64_t stages, int64_t micro_batches, const Table& workers,
                         const Dependencies& dependencies, Problems* problems) {
   bool has_forward = false;
@@ -144,7 +145,7 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
   }
 }
 
-// Group 2 of the header.
+// Makes the checks of group 2 of the header: the order within a worker.
 void check_order(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (size_t index = 0; index < workers[worker].size(); ++index) {
@@ -197,16 +198,16 @@ Ends run_buffered(const Table& workers, const Dependencies& dependencies, Proble
   return ends;
 }
 
-// A worker with n actions passes n + 1 exchanges: exchange k is between the actions k - 1 and k. It
-// posts the sends of action k - 1 and the receives of action k, and ends when the other end of each
-// of these transfers has been posted.
+// A worker with n actions passes n + 1 exchanges: exchange k is between the actions k - 1 and k. In
+// exchange k the worker posts the sends of action k - 1 and the receives of action k. The exchange
+// ends when the other end of each of these transfers has been posted.
 void run_rendezvous(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   struct End {
     size_t worker;
     size_t exchange;
     std::string what;
   };
-  // The other ends of an exchange's transfers.
+  // The other ends of the transfers that belong to the worker's exchange.
   const auto partners = [&](size_t worker, size_t exchange) {
     std::vector<End> ends;
     const std::vector<Action>& actions = workers[worker];
@@ -230,10 +231,11 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
     }
     return ends;
   };
-  // The exchange that each worker has posted; one more than the number of its actions when it is
-  // done.
+  // Per worker, the exchange that it has posted. If the worker is done, the number is one more than
+  // that of its actions.
   std::vector<size_t> reached(workers.size(), 0);
-  // Sweeps alternate between up and down: see Dependencies::order().
+  // The sweeps over the workers go up and down in turn, for the reason that Dependencies::order()
+  // gives.
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;
@@ -268,13 +270,15 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
 }
 
 // Computes ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), except that the
-// receives of a channel are posted as many exchanges early as the channel needs. At first that is 0
-// for all channels. Whenever nothing moves, the channel of the send that needs least gets what that
-// send needs. Receives that were posted stay posted, so nothing that has run is undone.
+// receives of a channel are posted as many exchanges early as the channel needs. At first that
+// number is 0 for all channels. Whenever no worker can go on, the send that needs the least
+// increase of its channel's number gets it. Receives that were posted stay posted, so no action
+// that has run is undone.
 std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependencies& dependencies) {
   struct Channel {
     std::vector<int32_t> needed;  // per value, in the sender's order: the index of the consumer
-    std::vector<int32_t> latest;  // per value: its receive is posted by then, to keep the order
+    // Per value: the index by which its receive must be posted, so that receives keep their order.
+    std::vector<int32_t> latest;
     int32_t ahead = 0;
   };
   struct Sent {
@@ -282,7 +286,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
     size_t value;
   };
   std::map<std::pair<size_t, size_t>, Channel> channels;
-  // Per worker and action, what it sends, and how many values it waits for from other workers.
+  // Per worker and action, the values that the action sends to other workers.
   std::vector<std::vector<std::vector<Sent>>> sends(workers.size());
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (const Action& action : workers[worker]) {
@@ -303,7 +307,8 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
     }
   }
   std::vector<int32_t> reached(workers.size(), 0);  // the exchange that each worker has posted
-  // How much further ahead the receives of a channel must be for this value.
+  // How much further ahead the receives of the value's channel must be posted, so that the send of
+  // the value can end.
   const auto missing = [&](size_t worker, const Sent& sent) {
     const Channel& channel = channels[{worker, sent.to_worker}];
     return channel.latest[sent.value] - channel.ahead - reached[sent.to_worker];
@@ -323,7 +328,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
                });
   };
   while (true) {
-    bool up = true;  // alternates: see Dependencies::order()
+    bool up = true;  // sweeps alternate: see Dependencies::order()
     for (bool moved = true; moved; up = !up) {
       moved = false;
       for (size_t k = 0; k < workers.size(); ++k) {
@@ -361,7 +366,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
   return result;
 }
 
-// The peaks of the stages and of the workers.
+// Counts ScheduleFacts::peak_live and worker_peak_live.
 void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* facts) {
   const bool has_forward = std::any_of(workers.begin(), workers.end(), [](const auto& actions) {
     return std::any_of(actions.begin(), actions.end(),
@@ -393,8 +398,8 @@ void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* fact
   }
 }
 
-// Computes when stages and workers are alive, and how long they idle then; the makespan and the
-// bubble.
+// Computes how long stages and workers are alive and how much of that time they are idle, the
+// makespan, and the bubble.
 void count_time(const Table& workers, const Ends& ends, ScheduleFacts* facts) {
   std::vector<int64_t> actions(facts->alive.size(), 0);
   std::vector<int64_t> first(facts->alive.size(), 0);
@@ -455,7 +460,8 @@ void check_stages(int64_t stages, const Routes& routes) {
                               " stages, but the routes are for " + std::to_string(routes.stages()));
 }
 
-// Groups 1 to 3 of the header.
+// Makes the checks of groups 1 to 3 of the header. Returns when the actions end with buffered
+// sends.
 Ends checked_ends(int64_t stages, int64_t micro_batches, const Table& workers,
                   const Dependencies& dependencies) {
   Problems problems;

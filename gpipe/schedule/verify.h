@@ -18,7 +18,7 @@
 //    worker nothing is sent. With Sends::kPostedAhead receives may be posted earlier, and the facts
 //    say how much earlier they must be.
 //
-// docs/design/schedule.md says why these two.
+// docs/design/schedule.md says why deadlocks are checked under these two rules for sends.
 #ifndef GPIPE_SCHEDULE_VERIFY_H_
 #define GPIPE_SCHEDULE_VERIFY_H_
 
@@ -42,10 +42,10 @@ enum class Sends : uint8_t {
 std::ostream& operator<<(std::ostream& out, Sends sends);
 
 // How early receives must be posted so that sends that wait for their receivers neither deadlock
-// nor overtake each other. The numbers are sufficient. They are 0 everywhere if 0 is sufficient;
-// otherwise they need not be minimal: one channel might need less if another had more. There is one
-// channel for each pair of workers and direction; values take it in the order in which the sender's
-// actions produce them, and their receives are posted in that order.
+// nor overtake each other. The numbers are sufficient. If 0 is sufficient everywhere, all are 0.
+// Otherwise they need not be minimal, because one channel might need less if another had more.
+// There is one channel for each pair of workers and direction. Values take it in the order in which
+// the sender's actions produce them, and their receives are posted in that order.
 struct ReceivesAhead {
   int32_t from_worker = 0;
   int32_t to_worker = 0;
@@ -56,7 +56,7 @@ struct ReceivesAhead {
   friend bool operator==(const ReceivesAhead& a, const ReceivesAhead& b) {
     return a.from_worker == b.from_worker && a.to_worker == b.to_worker && a.actions == b.actions;
   }
-  // "0 -> 1: 2"
+  // Writes "0 -> 1: 2": the workers and the number of actions.
   friend std::ostream& operator<<(std::ostream& out, const ReceivesAhead& ahead);
 };
 
@@ -95,7 +95,7 @@ struct ScheduleFacts {
            a.receives_ahead == b.receives_ahead;
   }
   friend bool operator!=(const ScheduleFacts& a, const ScheduleFacts& b) { return !(a == b); }
-  // A line for each fact.
+  // Writes a line for each fact.
   friend std::ostream& operator<<(std::ostream& out, const ScheduleFacts& facts);
 };
 

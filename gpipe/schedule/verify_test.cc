@@ -70,7 +70,7 @@ TEST(Verify, EveryKindOfProblem) {
        "Schedule::verify: 2 problems:\n"
        "  - F1.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs\n"
        "  - B0.0 (worker 0 at position 2) comes before B1.0 (position 3), which it needs"},
-      // All problems of the first group are reported at once.
+      // All problems of the first group (every action once) are reported together.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
        "F0.0",
        "Schedule::verify: 5 problems:\n"
@@ -79,14 +79,16 @@ TEST(Verify, EveryKindOfProblem) {
        "  - stage 0 is on worker 0 and on worker 1, but a stage lives on one worker\n"
        "  - F0.1 is missing\n"
        "  - W1.0 is missing, though I1.0 is there"},
-      // Stage 0 waits for a backward before it sends what that backward needs.
+      // Worker 0 waits for B1.0 before it runs F0.1, and worker 1 waits for F0.1 before it runs
+      // B1.0.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1",
        "Schedule::verify: 1 problem:\n"
        "  - deadlock, even with buffered sends:\n"
        "      worker 0 at B0.0 waits for B1.0 of worker 1\n"
        "      worker 1 at F1.1 waits for F0.1 of worker 0"},
-      // The same micro-batches in another order: data would flow, but both wait for their sends
-      // first.
+      // Worker 1 takes the micro-batches in another order than worker 0 sends them. With buffered
+      // sends this would run. Here worker 0 waits until its first value is taken, while worker 1
+      // waits for the second.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1",
        "Schedule::verify: 1 problem:\n"
        "  - deadlock where a send waits for its receiver (with buffered sends it would run):\n"
@@ -122,7 +124,8 @@ TEST(Verify, ScheduleAndRoutesMustBeForTheSameStages) {
   EXPECT_THROW(Schedule::gpipe(2, 2).verify(Routes::create(3)), std::invalid_argument);
 }
 
-// Interleaved and split schedules, and workers with nothing to do, are ordinary schedules.
+// verify() accepts interleaved schedules, schedules with split backwards, and workers with nothing
+// to do.
 TEST(Verify, TakesHandWrittenSchedules) {
   const ScheduleFacts interleaved = testing::interleaved().verify();
   EXPECT_THAT(interleaved.peak_live, ElementsAre(2, 2, 2, 1));
@@ -221,8 +224,9 @@ TEST(Verify, KnowsWhetherSumsAreMadeInOneOrder) {
   EXPECT_FALSE(ascending("F0.0 F0.1 B0.1 I0.0 W0.0")) << "I after a later B";
 }
 
-// Every table runs if receives are posted as early as the facts say. The facts say 0 if that is
-// enough.
+// Schedules that deadlock with rendezvous sends need receives that are posted earlier, so some
+// number of the facts is above 0. If a chain without skips runs with rendezvous sends, all numbers
+// are 0.
 TEST(Verify, SaysHowFarReceivesMustBePostedAhead) {
   const auto most_ahead = [](const Schedule& schedule, const std::vector<Route>& skips) {
     int64_t most = 0;
@@ -259,7 +263,8 @@ TEST(Verify, SaysHowFarReceivesMustBePostedAhead) {
     }
   }
   EXPECT_GT(deadlocks, 0);
-  // Worker 1 takes the micro-batches in another order than worker 0 sends them.
+  // Worker 1 takes the micro-batches in another order than worker 0 sends them. So its receives
+  // from worker 0 must be posted one action earlier.
   const Schedule crossed = Schedule::from_text(
       "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1");
   EXPECT_THAT(crossed.verify(Sends::kPostedAhead).receives_ahead,

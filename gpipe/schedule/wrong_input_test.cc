@@ -46,7 +46,7 @@ TEST_P(WrongInputTest, IsRefused) { testing::expect_refused(GetParam()); }
 
 // --- Action
 
-// `shown`: how the message quotes the text.
+// A row that calls Action::from_text() with `text`. `shown`: how the message quotes the text.
 Row action_text(std::string name, std::string text, std::string shown) {
   std::vector<std::string> parts = {"'" + shown + "' is not an action", "expected F, B, I or W",
                                     "as in F0.3"};
@@ -351,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(ScheduleText, WrongInputTest, ::testing::ValuesIn(texts
 
 struct Broken {
   std::string name;
-  std::string workers;  // of two stages and one micro-batch
+  std::string workers;  // the lines of the workers, for two stages and one micro-batch
   std::vector<std::string> parts;
 };
 
@@ -411,7 +411,7 @@ Rows verifying() {
   const Schedule schedule = Schedule::gpipe(2, 2);
   const Routes other = Routes::create(3);
   const std::vector<std::string> misfit = {"the schedule has 2 stages", "routes are for 3"};
-  // Each worker waits for a later action of the other.
+  // This schedule deadlocks, because each worker waits for a later action of the other.
   const Schedule deadlock = Schedule::from_text(
       "stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.1 B1.1 F1.0 B1.0\n");
   const std::vector<std::string> stuck = {"deadlock, even with buffered sends",
@@ -433,7 +433,8 @@ Rows verifying() {
           "SimulateDeadlock", [=] { simulate(deadlock); }, stuck),
       invalid(
           "DrawDeadlock", [=] { draw(deadlock); }, stuck),
-      // There are as many problems as cells, but the message must not grow with them.
+      // The table has as many problems as cells, but the message must not be as long: it lists the
+      // first ones.
       invalid("VerifyAlmostNothingOfALargeTable",
               [] {
                 Schedule::create(1024, 1024, {{{kForward, 0, 0}}}).verify();
@@ -581,7 +582,7 @@ Rows drawing() {
 
 INSTANTIATE_TEST_SUITE_P(Draw, WrongInputTest, ::testing::ValuesIn(drawing()), testing::row_name);
 
-// Inputs that look wrong but are accepted.
+// These inputs look wrong, but the functions accept them.
 TEST(OddInputTest, NothingIsAnAnswer) {
   EXPECT_EQ(Simulation().bubble_ratio(), 0.0);
   EXPECT_EQ(Program().to_text(), "");
@@ -596,7 +597,8 @@ TEST(OddInputTest, CostsOfZeroTakeNoTime) {
   EXPECT_EQ(run.bubble(0), 0.0);
 }
 
-// The cost of the checks grows with the cells, not with the square of the stages.
+// With 16384 stages the checks end at once, because their time grows with the number of cells and
+// not with the square of the number of stages.
 TEST(OddInputTest, ManyStagesAreCheckedInNoTime) {
   constexpr int64_t kStages = 1 << 14;
   for (const Schedule& schedule :

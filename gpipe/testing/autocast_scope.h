@@ -8,7 +8,7 @@
 
 namespace gpipe::testing {
 
-// The outermost scope drops the casts of weights that were kept.
+// The end of the outermost scope drops the casts of weights that were kept.
 class AutocastScope {
  public:
   // `cache`: whether casts of weights are kept.

@@ -20,7 +20,8 @@ std::string shape_text(const at::Tensor& tensor) {
   return out.str();
 }
 
-// A copy on the host, in the order of the indices, without lazy conjugation or negation.
+// Returns a copy of the tensor on the host, in the order of the indices, without lazy conjugation
+// or negation.
 at::Tensor plain_copy(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
@@ -64,7 +65,7 @@ std::string integer(const char* data) {
   return std::to_string(x);
 }
 
-// The text of one real number, or of one part of a complex one.
+// The text of one real number, or of one part of a complex number.
 std::string number(c10::ScalarType type, const char* data) {
   switch (type) {
     case c10::kFloat:
@@ -88,14 +89,14 @@ std::string number(c10::ScalarType type, const char* data) {
     case c10::kLong:
       return integer<int64_t>(data);
     default:
-      return "?";  // the message shows the bits anyway
+      return "?";  // the message shows the bits in any case
   }
 }
 
 struct Parts {
   c10::ScalarType type;
   size_t size;   // the size of one number in bytes
-  size_t count;  // numbers in an element
+  size_t count;  // how many numbers an element has (2 if it is complex)
 };
 
 Parts parts_of(c10::ScalarType type) {

@@ -19,15 +19,16 @@
 
 namespace at {
 
-// Makes GoogleTest print a tensor as "float[2, 3] on cpu": it may have millions of values.
+// Makes GoogleTest print a tensor as "float[2, 3] on cpu", because it may have millions of values.
 void PrintTo(const Tensor& tensor, std::ostream* out);
 
 }  // namespace at
 
 namespace gpipe::testing {
 
-// Describes the difference. Empty if both are undefined, or have the same type, sizes, device and
-// bits: a NaN equals only the same NaN, and -0 is not 0. Strides are ignored. Dense tensors only.
+// Describes the difference. Empty if both tensors are undefined, or have the same type, sizes,
+// device and bits: a NaN equals only the same NaN, and -0 is not 0. Strides are ignored. The
+// tensors must be dense.
 std::string bitwise_difference(const at::Tensor& expected, const at::Tensor& actual);
 std::string bitwise_difference(const std::vector<at::Tensor>& expected,
                                const std::vector<at::Tensor>& actual);

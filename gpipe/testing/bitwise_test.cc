@@ -115,7 +115,8 @@ TEST(Bitwise, UlpsOfOtherTypes) {
   EXPECT_THAT(bitwise_difference(at::full({1}, 1.0, at::kBFloat16),
                                  at::full({1}, 1.0078125, at::kBFloat16)),
               HasSubstr("(0x3f81), 1 ulp"));
-  // From the smallest number below zero to the smallest above it.
+  // The largest number below zero and the smallest above it are 2 ulp apart, because zero lies
+  // between them.
   const float tiny = std::numeric_limits<float>::denorm_min();
   EXPECT_THAT(bitwise_difference(at::tensor({-tiny}), at::tensor({tiny})), HasSubstr(", 2 ulp"));
   const at::Tensor complex = at::view_as_complex(at::tensor({1.0F, 2.0F}));

@@ -41,7 +41,7 @@ void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #endif
 }
 
-// It is a function-local static, because static initializers of other files add to it.
+// The map is a function-local static, because static initializers of other files add kinds to it.
 std::map<std::string, DeviceKind>& kinds() {
   static std::map<std::string, DeviceKind> all = {
       {"cpu", {c10::kCPU, [] { return int64_t{0}; }, &slow_work_on_cpu}},

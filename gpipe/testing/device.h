@@ -24,11 +24,11 @@ bool for_gpus();
 // The number of GPUs, or of devices of the registered kind.
 int64_t gpu_count();
 
-// For the CPU: the CPU. For GPUs: device `number`, modulo the number of devices. Throws
-// std::runtime_error if there is none.
+// On the CPU returns the CPU. On GPUs returns device `number`, modulo the number of devices. Throws
+// std::runtime_error if there are no devices.
 c10::Device device(int64_t number = 0);
 
-// One for each partition: device(0), device(1), ...
+// A device for each partition: device(0), device(1), ...
 std::vector<c10::Device> devices(int64_t partitions);
 
 // A copy on `device`, even if the tensor is already there, so that no other code can change it.
@@ -42,11 +42,12 @@ at::Tensor on_host(const at::Tensor& tensor);
 // this program was built without a CUDA Toolkit.
 void slow_work(c10::Device device);
 
-// Keeps the stream busy for as long as the result lives, if the kind of device can do that.
-// Otherwise it does what slow_work() does.
+// Keeps the device's current stream busy for as long as the result lives, if the kind of device can
+// do that. Otherwise does what slow_work() does.
 [[nodiscard]] std::shared_ptr<void> hold_stream(c10::Device device);
 
-// While it lives, a new stream is current on each device, for this thread. Does nothing on the CPU.
+// While the object lives, a new stream is current on each device, for this thread. It does nothing
+// on the CPU.
 class OtherStreamsScope {
  public:
   OtherStreamsScope();
@@ -55,8 +56,8 @@ class OtherStreamsScope {
   c10::MultiStreamGuard guard_;
 };
 
-// While it lives, host threads may wait for a device even if the kind forbids it (see DeviceKind).
-// It is for layers that read a value of a tensor.
+// While the object lives, host threads may wait for a device even if the kind of device forbids it
+// (see DeviceKind). It is for layers that read a value of a tensor.
 class HostWaitsAllowed {
  public:
   HostWaitsAllowed();
@@ -65,17 +66,19 @@ class HostWaitsAllowed {
   HostWaitsAllowed& operator=(const HostWaitsAllowed&) = delete;
 };
 
-// The functions above for another kind of device than CPU and CUDA.
+// The functions above for a kind of device. Programs register kinds other than the CPU and CUDA.
 struct DeviceKind {
   c10::DeviceType type;
   int64_t (*count)();
   void (*slow_work)(c10::Device device);
-  std::shared_ptr<void> (*hold_stream)(c10::Device device) = nullptr;  // null: slow_work
-  void (*allow_host_waits)(bool allowed) = nullptr;                    // null: always
+  // If this is null, slow_work() is called.
+  std::shared_ptr<void> (*hold_stream)(c10::Device device) = nullptr;
+  // If this is null, waits are always allowed.
+  void (*allow_host_waits)(bool allowed) = nullptr;
 };
 
-// Called by static initializers in libraries of such programs. `name` is the value of
-// GPIPE_TEST_DEVICE.
+// Adds a kind of device. Static initializers in the libraries of a program call it. `name` is the
+// value of GPIPE_TEST_DEVICE that selects the kind.
 void register_device_kind(const std::string& name, const DeviceKind& kind);
 
 // Base of tests that run on the program's device.

@@ -39,7 +39,7 @@ struct GraphTraining {
   std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
 };
 
-// Runs the steps of a training, and a forward without gradients after each.
+// Runs the steps of a training, and a forward without gradients after each step.
 [[nodiscard]] Trace train(GraphTraining training, bool graphs,
                           std::vector<GraphUse>* use = nullptr);
 
@@ -53,7 +53,7 @@ struct GraphTraining {
 // and the reason.
 [[nodiscard]] std::vector<std::string> graphs_of(const std::vector<GraphUse>& use);
 
-// A stage for each part of `balance`, on devices(), without graphs.
+// Options for a stage for each part of `balance`, on devices(), without graphs.
 GPipeOptions options_for(std::vector<int64_t> balance, int64_t chunks,
                          Checkpoint mode = Checkpoint::kExceptLast);
 

@@ -6,8 +6,8 @@
 
 namespace gpipe::testing {
 
-// Puts a counting allocator in front of LibTorch's own for the rest of the process; tensors
-// allocated earlier are not counted. Idempotent, thread-safe.
+// Puts a counting allocator in front of LibTorch's own for the rest of the process. Tensors that
+// were allocated earlier are not counted. Idempotent, thread-safe.
 void count_live_memory();
 
 // Bytes in tensors allocated since count_live_memory() and not yet freed.

@@ -8,7 +8,8 @@
 
 namespace gpipe::testing {
 
-// x.matmul(weight), rows {N, K} and {K, M}. Its backward adds to the weight's .grad itself.
+// Computes x.matmul(weight), of shapes {N, K} and {K, M}. Its backward adds to the weight's .grad
+// itself.
 struct OwnBackward : torch::autograd::Function<OwnBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x,
                             at::Tensor weight) {

@@ -19,8 +19,8 @@ inline internal::Packet packet_of(std::vector<at::Tensor> tensors) {
   return packet;
 }
 
-// The packet of a value that is a single tensor, which wants a gradient. (Not an overload: a call
-// with a list of one tensor could then mean either.)
+// The packet of a value that is a single tensor, which wants a gradient. (It is not an overload of
+// packet_of(), because a call with a list of one tensor could then mean either.)
 inline internal::Packet packet_of_one(const at::Tensor& tensor) {
   internal::Packet packet;
   packet.items.push_back({tensor, true});

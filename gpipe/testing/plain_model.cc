@@ -40,7 +40,8 @@ std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return micro_batch_sizes(batch_size(inputs, "input"), chunks);
 }
 
-// Cuts as cut() does, but each piece is a leaf of its own, for a backward of its own.
+// Cuts as cut() does, but each piece is a leaf of its own, so that its micro-batch can have a
+// backward of its own.
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {
@@ -51,7 +52,7 @@ std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int6
   return result;
 }
 
-// Passes the leaves' gradients, joined, to the inputs.
+// Joins the gradients of the leaves and passes them to the inputs.
 void backward_into(const Tensors& inputs, const std::vector<Tensors>& leaves) {
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (!inputs[k].defined() || !inputs[k].requires_grad()) continue;
@@ -78,7 +79,8 @@ Tensors join(const std::vector<Tensors>& pieces) {
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
     for (const Tensors& piece : pieces) column.push_back(piece[k]);
-    // A single piece keeps its strides, because they decide the order of sums over it.
+    // A single piece is not joined, so that it keeps its strides, because strides decide the order
+    // of sums over a tensor.
     result.push_back(column.size() == 1 || !column[0].defined() ? column[0] : at::cat(column, 0));
   }
   return result;

@@ -34,10 +34,10 @@ class PlainModel {
   StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                   BackwardOrder order);
 
-  // Like GPipe::forward of the mini-batch, then loss_fn over all of it and backward. With
-  // `autocast` only the forward runs under its device's autocast to that type. It has no cache of
-  // cast weights, because their gradients would wait for the last use in all micro-batches. The
-  // outputs require a gradient if the model's outputs do.
+  // Does what GPipe::forward of the mini-batch does, then runs loss_fn over the whole mini-batch
+  // and the backward. With `autocast` only the forward runs under its device's autocast to that
+  // type. It has no cache of cast weights, because their gradients would wait for the last use in
+  // all micro-batches. The outputs require a gradient if the model's outputs do.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 

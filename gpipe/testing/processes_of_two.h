@@ -25,7 +25,7 @@ class ProcessesOfTwo : public internal::Processes {
   int64_t next_number() override { return 0; }
   void take_number() override {}
   std::unique_ptr<Call> begin_call() override { return nullptr; }
-  // By default the other process gives the same value.
+  // By default the other process answers with the same value.
   std::vector<std::string> exchange(const std::string& /*name*/, const std::string& value,
                                     bool /*is_patient*/) override {
     return {value, value};

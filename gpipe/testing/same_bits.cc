@@ -1,6 +1,7 @@
-// Tests compare bits, with the CPU or between runs. Before each test this switches off cuDNN's
-// rounding of convolutions' factors to TF32, and its algorithms that add in any order. It has no
-// header: linking it suffices. It has no effect on other devices.
+// Makes GPUs compute the same bits in each run, because tests compare bits with those of the CPU or
+// of another run. Before each test this file switches off cuDNN's rounding of convolutions' factors
+// to TF32, and its algorithms that add in any order. It has no header: linking it suffices. It has
+// no effect on other devices.
 
 #include <ATen/Context.h>
 

@@ -44,7 +44,7 @@ struct PopAddImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(PopAdd);
 
-// x -> (x W, row numbers): a value that is an integer and comes first in the next layer's list.
+// Returns (row numbers, x W, x), so that the next layer's list begins with an integer value.
 struct SplitImpl : nn::Module {
   explicit SplitImpl(int64_t width) {
     linear = register_module("linear", nn::Linear(width, width));

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kVariable = "GPIPE_TEST_SEED";
 constexpr uint64_t kDefault = 20261121;
 
-// A function-local static, because static initializers of other files add to it.
+// The list is a function-local static, because static initializers of other files add to it.
 std::vector<void (*)(uint64_t)>& functions() {
   static std::vector<void (*)(uint64_t)> all;
   return all;
@@ -22,7 +22,7 @@ class SeedListener : public ::testing::EmptyTestEventListener {
  public:
   explicit SeedListener(std::ostream& out) : out_(out) {}
 
-  // Seeds the draws of SetUpTestSuite.
+  // SetUpTestSuite may draw, so the generators are also seeded before each suite.
   void OnTestSuiteStart(const ::testing::TestSuite& /*suite*/) override { seed(); }
 
   void OnTestStart(const ::testing::TestInfo& /*test*/) override {
@@ -30,7 +30,8 @@ class SeedListener : public ::testing::EmptyTestEventListener {
     seed();
   }
 
-  // Prints immediately and not at the test's end, which a crash or a hang would never reach.
+  // The seed is printed immediately and not at the test's end, which a crash or a hang would never
+  // reach.
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed() || told_) return;
     told_ = true;

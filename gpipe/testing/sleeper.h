@@ -15,7 +15,8 @@ namespace gpipe::testing {
 
 using Seconds = std::chrono::duration<double>;
 
-// Sleeps for these times in its forward and in its backward; its output equals its input.
+// A layer that sleeps for these times in its forward and in its backward. Its output equals its
+// input.
 inline std::shared_ptr<FunctionImpl<at::Tensor, at::Tensor>> sleeper(Seconds forward,
                                                                      Seconds backward = {}) {
   return layer<at::Tensor, at::Tensor>([=](const at::Tensor& x) {

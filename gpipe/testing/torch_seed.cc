@@ -14,8 +14,8 @@
 namespace gpipe::testing {
 namespace {
 
-// Whether at::manual_seed() would be the first use of GPUs in this process. Forked children of a
-// process that has used them cannot.
+// Whether at::manual_seed() would be the first use of GPUs in this process. If so, GPUs are not
+// seeded, because forked children of a process that has used GPUs cannot use them.
 bool would_open_gpus() {
 #if GPIPE_TORCH_HAS_CUDA
   return !c10::cuda::CUDACachingAllocator::get()->initialized() &&

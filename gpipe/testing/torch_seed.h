@@ -10,8 +10,8 @@
 
 namespace gpipe::testing {
 
-// Use it instead of torch::manual_seed(stream): it gives other draws for each stream and each
-// test_seed().
+// Tests call this instead of torch::manual_seed(stream), because it gives other draws for each
+// stream and each test_seed().
 void manual_seed(uint64_t stream = 0);
 
 }  // namespace gpipe::testing

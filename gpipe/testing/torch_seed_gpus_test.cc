@@ -1,5 +1,5 @@
-// Tests that a test program does not use GPUs before its tests do: forked children of a process
-// that has used them cannot.
+// Tests that a test program does not use GPUs before its tests do, because forked children of a
+// process that has used GPUs cannot use them.
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,8 @@ int times_counted = 0;
 
 }  // namespace
 
-// Takes the place of the CUDA runtime's function, for LibTorch's libraries, too.
+// This function takes the place of the CUDA runtime's function, also for LibTorch's libraries. It
+// counts its calls.
 extern "C" __attribute__((visibility("default"))) int cudaGetDeviceCount(int* count) {
   constexpr int kNoDevice = 100;
   ++times_counted;

@@ -10,7 +10,7 @@
 namespace gpipe::testing {
 namespace {
 
-// Expects the same draws in both tests, whichever runs first.
+// Both tests call this. It expects the same draws in both, whichever runs first.
 void expect_seeded() {
   const at::Tensor drawn = at::rand({8});
   at::manual_seed(test_seed());

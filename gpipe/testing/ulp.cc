@@ -25,7 +25,7 @@ std::optional<uint64_t> distance(const char* a, const char* b) {
   return a_size > b_size ? a_size - b_size : b_size - a_size;
 }
 
-// The distance of one part: `type` is not complex.
+// The distance of one part of a number. `type` is not complex.
 std::optional<uint64_t> part_distance(c10::ScalarType type, const char* a, const char* b) {
   switch (type) {
     case c10::kFloat:

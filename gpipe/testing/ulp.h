@@ -9,9 +9,10 @@
 
 namespace gpipe::testing {
 
-// How many steps from one number of `type` to the next lead from the element at `a` to that at `b`;
-// -0 and 0 count as one number. For complex numbers: the larger distance of the two parts. No value
-// if a part differs that has no distance: a NaN, or a type without IEEE 754's layout.
+// How many steps from one number of `type` to the next lead from the element at `a` to the element
+// at `b`; -0 and 0 count as one number. For complex numbers: the larger distance of the two parts.
+// No value if a part differs and has no distance, because it is a NaN or its type does not have
+// IEEE 754's layout.
 std::optional<uint64_t> ulp_distance(c10::ScalarType type, const char* a, const char* b);
 
 }  // namespace gpipe::testing

@@ -11,7 +11,7 @@
 namespace gpipe::testing {
 
 // Aborts the process, with a message that contains `what`, if it is not destroyed within `limit`.
-// There is no gentler way out: threads that hang cannot be ended.
+// The process must be aborted, because threads that hang cannot be ended.
 //
 // Example:
 //   Watchdog watchdog(std::chrono::seconds(60), "a failing forward");

@@ -84,7 +84,7 @@ void add_action(Trace& trace, size_t process, size_t track, const TimelineAction
   trace.add(event);
 }
 
-// The arrows that end at an action.
+// Adds the arrows that end at the action `timed`.
 void add_flows(Trace& trace, size_t process, size_t worker, const TimelineAction& timed,
                const internal::TimelineDependencies& dependencies) {
   for (const auto& need : dependencies.needs(timed.action)) {
@@ -99,7 +99,8 @@ void add_flows(Trace& trace, size_t process, size_t worker, const TimelineAction
                  {"id", trace.next_flow()},
                  {"pid", process},
                  {"tid", need.position.worker},
-                 // An arrow belongs to the event that contains its time. The end is not within it.
+                 // An arrow begins at the event that contains its time. An action's end is not
+                 // within the action, so this takes the nanosecond before.
                  {"ts", microseconds(std::max(producer.begin, producer.end - 1))}};
     trace.add(flow);
     flow["ph"] = "f";

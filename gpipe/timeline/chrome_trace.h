@@ -11,7 +11,7 @@
 
 namespace gpipe {
 
-// A group of tracks: a pipeline, real or simulated.
+// A group of tracks in the trace: those of a pipeline, real or simulated.
 struct TraceProcess {
   std::string name;
   std::vector<StepTimeline> steps;
@@ -19,11 +19,11 @@ struct TraceProcess {
   std::optional<Routes> routes;
 };
 
-// One process for each entry, with one track for each worker and one for the steps. An action is a
-// complete event, "F0.3" with its kind, stage and micro-batch as arguments; a recompute is another
-// event within it. A value that goes from one worker to another is an arrow (flow events) from the
-// end of the action that made it to the begin of the one that took it. An action that threw has
-// "failed" in its name and its arguments.
+// The trace has one process for each entry, with one track for each worker and one for the steps.
+// An action is a complete event, "F0.3" with its kind, stage and micro-batch as arguments. A
+// recompute is another event within it. A value that goes from one worker to another is an arrow
+// (flow events) from the end of the action that made it to the begin of the one that took it. An
+// action that threw has "failed" in its name and its arguments.
 //
 // Throws std::invalid_argument for routes that do not reach all stages.
 std::string to_chrome_trace(const std::vector<TraceProcess>& processes);

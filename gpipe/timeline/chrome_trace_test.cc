@@ -57,7 +57,7 @@ TEST(ChromeTrace, ArrowsGoFromTheEndOfWhatMadeAValueToTheBeginOfWhatTookIt) {
   const Json trace = Json::parse(to_chrome_trace({{"pipeline", {timeline}, routes}}));
   std::map<int, Json> begins;
   for (const Json& event : events(trace, "s")) begins[event.at("id")] = event;
-  EXPECT_EQ(begins.size(), 12u);  // three routes, two micro-batches, both ways
+  EXPECT_EQ(begins.size(), 12u);  // three routes, two micro-batches, forward and backward
   std::map<std::string, int> names;
   for (const Json& event : events(trace, "f")) {
     ASSERT_EQ(begins.count(event.at("id")), 1u);
@@ -66,7 +66,7 @@ TEST(ChromeTrace, ArrowsGoFromTheEndOfWhatMadeAValueToTheBeginOfWhatTookIt) {
     EXPECT_LE(begin.at("ts").get<double>(), event.at("ts").get<double>());
     EXPECT_NE(begin.at("tid"), event.at("tid"));
     ++names[event.at("name")];
-    // Both ends of an arrow are within an action.
+    // Each end of an arrow is within one action.
     for (const Json& end : {begin, event}) {
       int inside = 0;
       for (const Json& action : events(trace, "X")) {

@@ -18,7 +18,8 @@ namespace {
 using Key = std::pair<ActionKind, int32_t>;          // kind and stage
 using Samples = std::map<Key, std::vector<double>>;  // nanoseconds
 
-// The medians; for an even number of values the upper one of the two middle values.
+// Returns the medians. For an even number of values, it takes the upper one of the two middle
+// values.
 std::map<Key, double> medians_of(Samples&& samples) {
   std::map<Key, double> medians;
   for (auto& [key, values] : samples) {
@@ -69,7 +70,7 @@ std::optional<StepTimeline> simulate_again(const StepTimeline& real,
     const Simulation simulation =
         routes ? simulate(schedule, *routes, options) : simulate(schedule, options);
     return to_timeline(simulation, 1e-9, recompute_of);
-  } catch (const std::invalid_argument&) {  // micro-batches that no stage ran
+  } catch (const std::invalid_argument&) {  // the step has micro-batches that no stage ran
     return std::nullopt;
   }
 }

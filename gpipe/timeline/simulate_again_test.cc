@@ -68,7 +68,7 @@ TEST(SimulateAgain, AStepThatIsNotWholeHasNone) {
   step = to_timeline(simulate(Schedule::gpipe(2, 3)));
   step.workers[0][1].failed = true;
   EXPECT_FALSE(simulate_again(step, std::nullopt).has_value());
-  StepTimeline second;  // without the first micro-batch
+  StepTimeline second;  // a step without micro-batch 0
   second.workers = {{{{ActionKind::kForward, 0, 1}, 0, 5, 0, 0, false}}};
   EXPECT_FALSE(simulate_again(second, std::nullopt).has_value());
 }

@@ -68,14 +68,16 @@ bool StepTimeline::whole(int64_t stages) const {
     }
   }
   if (ran.empty()) return false;
-  // Stages are counted from 0; a stage that is missing ran nothing.
+  // Stages are counted from 0. If a number is missing, that stage ran nothing, and the step is not
+  // whole.
   if (static_cast<int64_t>(ran.size()) != std::max<int64_t>(stages, ran.rbegin()->first + 1)) {
     return false;
   }
   const auto& first = ran.begin()->second;
   return std::all_of(ran.begin(), ran.end(), [&](const auto& of_stage) {
     const auto& [forward, inputs, weights] = of_stage.second;
-    // A timeline of forwards only, or of backwards only (of a call of forward()), has one half.
+    // A timeline of forwards only, or of backwards only (of a call of forward()), has only
+    // forwards, or only backwards.
     return of_stage.second == first && inputs == weights &&
            (inputs.empty() || forward.empty() || inputs == forward);
   });
@@ -106,7 +108,7 @@ StepTimeline to_timeline(const Simulation& simulation, double seconds,
       TimelineAction action{timed.action, nanoseconds(timed.start, seconds),
                             nanoseconds(timed.end, seconds)};
       const double again = recompute ? recompute(timed.action) : 0.0;
-      // The tolerance is for rounding: an end is a sum.
+      // The tolerance is for rounding, because an action's end is a sum.
       if (!(again >= 0.0 && again <= (timed.end - timed.start) * (1 + 1e-9) + 1e-12)) {
         throw std::invalid_argument("to_timeline: the recompute of " + timed.action.to_text() +
                                     " takes " + std::to_string(again) + ", expected 0 to " +

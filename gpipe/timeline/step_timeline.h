@@ -17,26 +17,26 @@ struct TimelineAction {
   Action action;
   int64_t begin = 0;
   int64_t end = 0;
-  // The part of the action in which it recomputed. If both are equal, it did not recompute.
+  // The part of the action in which it recomputed. If both times are equal, it did not recompute.
   int64_t recompute_begin = 0;
   int64_t recompute_end = 0;
-  bool failed = false;  // it threw
+  bool failed = false;  // whether the action threw
 
   int64_t recompute() const { return recompute_end - recompute_begin; }
 };
 
-// A plain value. The clock begins anywhere. The actions of each worker are in the order in which
-// they ran, one after another.
+// A plain value. The times count from an arbitrary moment. The actions of each worker are in the
+// order in which they ran, one after another.
 struct StepTimeline {
   std::vector<std::vector<TimelineAction>> workers;
   bool simulated = false;
   // Event::run: the number of the step in its process.
   int64_t run = 0;
-  // Whether an action had begun and not ended when this was recorded: the step was still running,
-  // or an observer threw.
+  // Whether an action had begun and not ended when this timeline was made: the step was still
+  // running, or an observer threw.
   bool unfinished = false;
 
-  // The begin of the first action and the end of the last one; 0 if there are no actions.
+  // The begin of the first action and the end of the last one; both are 0 if there are no actions.
   int64_t begin() const;
   int64_t end() const;
   bool failed() const;  // whether one of the actions failed
@@ -53,8 +53,8 @@ void move_clock(StepTimeline& step, int64_t by);
 // The timeline of a simulated run.
 //
 // `seconds`: what one unit of the simulation's time stands for. `recompute`: how much of an
-// action's time is a recompute, in the simulation's unit; it comes first. Empty: there are no
-// recomputes.
+// action's time is a recompute, in the simulation's unit. The recompute comes first in its action.
+// Without `recompute` there are none.
 //
 // Throws std::invalid_argument if `seconds` is not above 0, for a run of more than a century, and
 // for a recompute that is longer than its action or below 0.

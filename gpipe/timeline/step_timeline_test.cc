@@ -21,7 +21,7 @@ TEST(StepTimeline, OfASimulationHasItsTimes) {
   EXPECT_TRUE(step.simulated);
   EXPECT_FALSE(step.failed());
   EXPECT_EQ(step.begin(), 0);
-  EXPECT_EQ(step.end(), 9'000'000'000);  // (4 + 3 - 1) * (1 + 2) halves
+  EXPECT_EQ(step.end(), 9'000'000'000);  // (4 + 3 - 1) times (1 + 2) units of half a second
   ASSERT_EQ(step.workers.size(), 3u);
   for (size_t worker = 0; worker < 3; ++worker) {
     ASSERT_EQ(step.workers[worker].size(), 8u);

@@ -1,5 +1,5 @@
-// svg_parts: the parts that all pictures share: texts, the style of everything but the data, the
-// marks of an axis.
+// svg_parts: the parts that all pictures share, namely texts, the style of everything but the data,
+// and the marks of an axis.
 #ifndef GPIPE_TIMELINE_SVG_PARTS_H_
 #define GPIPE_TIMELINE_SVG_PARTS_H_
 
@@ -8,7 +8,7 @@
 namespace gpipe::internal {
 
 // A text of an SVG: &, < and > escaped, tabs and line breaks as spaces. Other control characters,
-// and bytes that are not UTF-8, with which no program would show the picture, become U+FFFD.
+// and bytes that are not UTF-8, become U+FFFD, because with them no program would show the picture.
 std::string svg_text(const std::string& text);
 
 // The begin of a picture, up to its title: its size, `style` (CSS) and colors that suit light and

@@ -28,7 +28,7 @@ bool alternates(const StepTimeline& step) {
   });
 }
 
-// The part to which a worker's waiting belongs, gap by gap.
+// Says, gap by gap, to which part of the time a worker's waiting belongs.
 class Waiting {
  public:
   Waiting(const std::vector<TimelineAction>& actions, bool alternates) : alternates_(alternates) {
@@ -37,7 +37,8 @@ class Waiting {
     }
   }
 
-  // The part of the waiting before an action. Called for the worker's actions one after the other.
+  // Returns the part of the waiting before an action of this kind. Called for the worker's actions
+  // one after the other.
   TimePart before(ActionKind kind) {
     const bool forward = kind == ActionKind::kForward;
     bool& begun = forward ? forward_ : backward_;
@@ -53,16 +54,16 @@ class Waiting {
   const bool alternates_;
   int64_t forwards_left_ = 0;
   bool forward_ = false;   // whether the worker has begun its first forward
-  bool backward_ = false;  // whether it has begun its first backward
+  bool backward_ = false;  // whether the worker has begun its first backward
 };
 
-// How long, in [from, to], the action or one on which it depends could have run, had its worker not
-// run other actions first.
+// Returns how long, in [from, to], the action at `position`, or one on which it depends, could have
+// run if its worker had not run other actions first.
 int64_t queued(const StepTimeline& step, const TimelineDependencies& dependencies,
                internal::Position position, int64_t from, int64_t to) {
   int64_t sum = 0;
   while (dependencies.at(position).begin > from) {
-    internal::Position last;  // the action that it needs and that ended last
+    internal::Position last;  // of the actions that the one at `position` needs, the last to end
     int64_t ready = step.begin();
     for (const Dependencies::Edge& need : dependencies.needs(dependencies.at(position).action)) {
       const int64_t end = dependencies.at(need.position).end;
@@ -81,7 +82,7 @@ int64_t queued(const StepTimeline& step, const TimelineDependencies& dependencie
   return sum;
 }
 
-// The action that ends last.
+// Returns the action that ends last.
 internal::Position last_of(const StepTimeline& step) {
   internal::Position result;
   for (size_t worker = 0; worker < step.workers.size(); ++worker) {
@@ -100,7 +101,7 @@ TimeParts split_worker(const StepTimeline& step, size_t worker,
   };
   const std::vector<TimelineAction>& actions = step.workers[worker];
   Waiting waiting(actions, alternates);
-  // `position`: the action that the worker waits for.
+  // `position`: the action for which the worker waits.
   const auto add_waiting = [&](TimePart part, internal::Position position, int64_t from,
                                int64_t to) {
     if (from >= to) return;
@@ -120,7 +121,7 @@ TimeParts split_worker(const StepTimeline& step, size_t worker,
       ready = end;
       last = need.position;
     }
-    // Times of a simulation are rounded, so a result may seem to arrive late.
+    // Times of a simulation are rounded, so a result may seem to arrive after the action has begun.
     ready = std::min(ready, timed.begin);
     add_waiting(waiting.before(timed.action.kind), last, idle, ready);
     const bool arrives = ready > idle || step.simulated;

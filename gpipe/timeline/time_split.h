@@ -1,7 +1,7 @@
 // split_time: where the time of a step went, for each worker and on average.
 //
-// A step lasts from the begin of its first action to the end of its last one, on whatever worker;
-// the work before and after (cutting the mini-batch, the optimizer) is not seen. Each worker's part
+// A step lasts from the begin of its first action to the end of its last one, on whatever worker.
+// The work before and after (cutting the mini-batch, the optimizer) is not seen. Each worker's part
 // of that time is split completely, in whole nanoseconds:
 //
 // - compute: in actions, except for
@@ -54,24 +54,24 @@ inline constexpr int kTimeParts = 7;
 const char* name_of(TimePart part);
 
 // The time of each part in nanoseconds.
-using TimeParts = std::array<int64_t, kTimeParts>;  // by TimePart
+using TimeParts = std::array<int64_t, kTimeParts>;  // [TimePart]
 
 struct TimeSplit {
-  int64_t steps = 0;               // how many were split
-  int64_t time = 0;                // how long they took together
-  std::vector<TimeParts> workers;  // sums over the steps; those of a worker add up to `time`
+  int64_t steps = 0;               // how many steps were split
+  int64_t time = 0;                // how long the steps took together
+  std::vector<TimeParts> workers;  // [worker] sums over the steps; its parts add up to `time`
 
-  // The share of a part in the time, 0 .. 1: for one worker, and the mean over the workers; 0 if
+  // The share of a part in the time, 0 .. 1: for one worker, or the mean over all workers. 0 if
   // there is no time. Throws std::out_of_range for a worker that does not exist.
   double share(TimePart part, int64_t worker) const;
   double share(TimePart part) const;
-  // The share of the time in which a worker is in actions, compute and recompute: the mean.
+  // The mean share of the time in which a worker is in actions (compute and recompute).
   double utilization() const;
 };
 
-// Splits the time of one step, or the summed time of several. `routes`: those of the pipeline
-// (GPipeImpl::routes), so that waiting for skips is recognized; by default only waiting for
-// activations and gradients of neighboring stages is. Steps that are not whole
+// Splits the time of one step, or the summed time of several steps. `routes`: those of the pipeline
+// (GPipeImpl::routes), so that waiting for skips is recognized. By default only waiting for
+// activations and gradients of neighboring stages is recognized. Steps that are not whole
 // (StepTimeline::whole), failed ones for instance, are left out: nobody knows what their workers
 // would still have done.
 //

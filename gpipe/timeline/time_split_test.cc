@@ -23,7 +23,7 @@ using ::testing::ThrowsMessage;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// The parts, given in seconds.
+// Returns the parts of a time, given in seconds.
 TimeParts parts(int64_t compute, int64_t recompute, int64_t fill, int64_t drain, int64_t imbalance,
                 int64_t transfer, int64_t overhead) {
   return {compute * kSecond,   recompute * kSecond, fill * kSecond,    drain * kSecond,
@@ -81,10 +81,11 @@ TEST(SplitTime, ASlowPartitionIsImbalance) {
     EXPECT_EQ(split.workers[1], parts(24, 0, 1, 1, 0, 0, 0));
   }
   // 0: F0 F1 F2 F3, and B3 from 16 on, B2 from 19 on, B1, B0     1: . F0 (3) F1 .. F3 B3 .. B0 .
-  // The first B waits for F1.3 and B1.3, which take 6; F1.3 waits for its turn from 4 to 10.
+  // In worker 0 the first B waits for F1.3 and B1.3, which take 6 (fill). F1.3 waits for its turn
+  // from 4 to 10 (imbalance).
   EXPECT_EQ(split_time(run(Schedule::gpipe(2, 4), cost)).workers[0],
             parts(8, 0, 6, 0, 6 + 6, 0, 0));
-  // The same at the end of the step:
+  // If stage 0 is the slow one, the same happens at the end of the step:
   // 0: F0 (3) .. F3 B3 .. B0    1: . F0 . F1 . F2 . F3 B3 B2 B1 B0 (to 17)
   const TimeSplit end = split_time(run(Schedule::gpipe(2, 4), stage_costs({{3, 3}, {1, 1}})));
   EXPECT_EQ(end.time, 26 * kSecond);
@@ -114,14 +115,14 @@ TEST(SplitTime, OfARealRunCallsWhatWaitedForNothingOverhead) {
     step.workers[worker].push_back({Action::from_text(action), begin, end, begin, begin, false});
   };
   add(0, "F0.0", 100, 110);
-  add(0, "F0.1", 113, 120);  // 3 of overhead
-  add(1, "F1.0", 112, 130);  // 10 of fill, 2 of transfer
-  add(1, "F1.1", 131, 140);  // F0.1 had ended: 1 of overhead
+  add(0, "F0.1", 113, 120);  // 3 ns of overhead
+  add(1, "F1.0", 112, 130);  // 10 ns of fill, 2 of transfer
+  add(1, "F1.1", 131, 140);  // F0.1 had ended by 130, so 1 ns of overhead
   add(1, "B1.1", 140, 150);
   add(1, "B1.0", 150, 160);
-  // 20 of fill, 10 of imbalance: F0.1 had ended before F1.0 did; 4 of transfer.
+  // 20 ns are fill. 10 are imbalance, because F0.1 had ended before F1.0 did. 4 are transfer.
   add(0, "B0.1", 154, 155);
-  add(0, "B0.0", 165, 170);  // 5 of imbalance, 5 of transfer
+  add(0, "B0.0", 165, 170);  // 5 ns of imbalance, 5 of transfer
   const TimeSplit split = split_time(step);
   expect_no_rest(split);
   EXPECT_EQ(split.time, 70);
@@ -130,7 +131,7 @@ TEST(SplitTime, OfARealRunCallsWhatWaitedForNothingOverhead) {
 }
 
 TEST(SplitTime, WaitsForSkipsIfItKnowsThem) {
-  // Stage 2 of worker 1 needs a skip of stage 0 on worker 0, and stage 1 is on worker 1.
+  // Worker 1 has stages 1 and 2. Stage 2 needs a skip from stage 0, which is on worker 0.
   StepTimeline step;
   step.workers = {{{Action::from_text("F0.0"), 0, 50}},
                   {{Action::from_text("F1.0"), 0, 10}, {Action::from_text("F2.0"), 52, 60}}};
@@ -166,7 +167,7 @@ TEST(SplitTime, AddsUpInAnySimulation) {
     EXPECT_NEAR(split.utilization(), 1 - simulation.bubble_ratio(), 1e-6);
     EXPECT_EQ(split.share(TimePart::kOverhead), 0);
     if (!options.transfer) {
-      EXPECT_NEAR(split.share(TimePart::kTransfer), 0, 1e-7);  // rounding
+      EXPECT_NEAR(split.share(TimePart::kTransfer), 0, 1e-7);  // no more than rounding
     }
   }
 }
@@ -193,7 +194,8 @@ TEST(SplitTime, AddsUpInRealRuns) {
   }
 }
 
-// An observer that throws ends a step without an action that failed.
+// If an observer throws, a step ends early, but no action of it has failed. Such steps are left
+// out, too.
 TEST(SplitTime, LeavesOutStepsThatWereCutShort) {
   const StepTimeline complete = run(Schedule::one_f_one_b(2, 4), uniform_cost({1.0, 2.0}));
   StepTimeline shorter = complete;

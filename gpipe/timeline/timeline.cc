@@ -26,8 +26,9 @@ struct Record {
 
 // The record of one worker.
 struct Buffer {
-  std::mutex mutex;  // against the reader, and against another pipeline's worker of this number
-  // The actions that have begun and not ended, by run: one, unless several pipelines run at once.
+  std::mutex mutex;  // against the reader, and workers of this number in other pipelines
+  // The begin of each action that has not ended, with its run. It is one, unless several pipelines
+  // run at once.
   std::vector<std::pair<int64_t, Event::Time>> begun;
   std::vector<Record> records;
 };
@@ -66,7 +67,8 @@ class Timeline::Log {
         step.workers[worker].push_back(record.action);
       }
     }
-    // Only now does by_run have all steps of which an action has ended.
+    // An unfinished action is noted only now, because by_run now has all steps of which an action
+    // has ended.
     for (const auto& buffer : buffers_) {
       const std::lock_guard<std::mutex> lock(buffer->mutex);
       for (const auto& [run, begin] : buffer->begun) {
@@ -105,8 +107,8 @@ class Timeline::Log {
     return *buffers_[worker];
   }
 
-  mutable std::shared_mutex mutex_;               // guards the list
-  std::vector<std::unique_ptr<Buffer>> buffers_;  // [worker]; none is ever removed
+  mutable std::shared_mutex mutex_;               // guards the list, not the buffers in it
+  std::vector<std::unique_ptr<Buffer>> buffers_;  // [worker]; a buffer is never removed
 };
 
 Timeline::Timeline() : log_(std::make_shared<Log>()) {}

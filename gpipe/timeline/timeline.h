@@ -16,8 +16,8 @@ namespace gpipe {
 // A record of steps, to be written as a trace, split into parts (time_split.h) or drawn
 // (timeline_svg.h).
 //
-// Workers do not wait for each other to record: each has a buffer of its own. A record takes some
-// 60 bytes for each action, until clear().
+// Workers do not wait for each other to record: each worker has a buffer of its own. A record takes
+// some 60 bytes for each action, until clear().
 //
 // Thread-safety: thread-safe. While a step runs, steps() has the actions that have ended so far.
 //
@@ -34,11 +34,11 @@ class Timeline {
   Timeline& operator=(Timeline&&) noexcept;
 
   // The observer for StepOptions::on_event, of one step or of many, of one pipeline or of several.
-  // It may outlive the timeline.
+  // The observer may outlive the timeline.
   Observer observer();
 
   // The recorded steps, in the order in which they began. The clock of all of them begins with the
-  // first one. A step is left out as long as none of its actions has ended.
+  // first step. A step is left out as long as none of its actions has ended.
   std::vector<StepTimeline> steps() const;
 
   // The steps of steps(), with the times of std::chrono::steady_clock since its epoch.

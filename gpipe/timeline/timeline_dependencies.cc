@@ -17,7 +17,7 @@ std::vector<std::vector<Action>> table_of(const StepTimeline& step) {
   return table;
 }
 
-// One more than the largest `number` (stage or micro-batch) of the step's actions.
+// Returns one more than the largest `number` (stage or micro-batch) of the step's actions.
 int64_t count(const StepTimeline& step, int32_t Action::*number) {
   int64_t result = 1;
   for (const std::vector<TimelineAction>& actions : step.workers) {

@@ -1,4 +1,4 @@
-// TimelineDependencies: which actions of a step waited for which.
+// TimelineDependencies: which actions of a step waited for which other actions.
 #ifndef GPIPE_TIMELINE_TIMELINE_DEPENDENCIES_H_
 #define GPIPE_TIMELINE_TIMELINE_DEPENDENCIES_H_
 
@@ -12,18 +12,18 @@
 
 namespace gpipe::internal {
 
-// Requirements: `step` outlives it. It can be neither moved nor copied, because it refers to
-// itself.
+// Requirements: `step` outlives the object. The object can be neither moved nor copied, because it
+// refers to itself.
 class TimelineDependencies {
  public:
-  // Without routes, uses those of the chain of activations and gradients. Throws
+  // Without routes, the routes of the chain of activations and gradients are used. Throws
   // std::invalid_argument for routes that do not reach all stages.
   TimelineDependencies(const StepTimeline& step, const std::optional<Routes>& routes);
   TimelineDependencies(const TimelineDependencies&) = delete;
   TimelineDependencies& operator=(const TimelineDependencies&) = delete;
 
   const Routes& routes() const { return routes_; }
-  // The actions that the action waited for, as far as these ran.
+  // The actions for which `action` waited, as far as these ran.
   std::vector<Dependencies::Edge> needs(const Action& action) const {
     return dependencies_.needs(action);
   }

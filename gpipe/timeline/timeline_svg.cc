@@ -15,12 +15,12 @@ namespace {
 
 // Sizes in pixels.
 constexpr int kLeft = 80, kRight = 20, kTop = 66, kBottom = 40;
-constexpr int kWidth = 880;  // of the tracks
+constexpr int kWidth = 880;  // the width of the tracks
 constexpr int kTrack = 22;
-constexpr int kBar = 18;    // of an action in its track
-constexpr int kTitle = 22;  // of a panel
+constexpr int kBar = 18;    // the height of an action in its track
+constexpr int kTitle = 22;  // the height of a panel's title
 constexpr int kGap = 12;
-constexpr double kDigit = 6.2;  // of a number
+constexpr double kDigit = 6.2;  // the width of a digit
 
 // The kinds of time that have a color of their own.
 enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kRecompute, kFailed, kPaints };
@@ -57,7 +57,7 @@ std::string in_unit(double seconds, double most) {
   return absl::StrFormat("%g µs", seconds * 1e6);
 }
 
-// Draws one worker's track.
+// The track of one worker.
 class Track {
  public:
   Track(int64_t zero, double nanoseconds_per_pixel, int top)
@@ -100,7 +100,7 @@ class Track {
   double x(int64_t time) const { return kLeft + static_cast<double>(time - zero_) / scale_; }
 
   void add_bar(Paint paint, int64_t begin, int64_t end) {
-    // Leaves a narrow gap between neighbors.
+    // The width leaves a narrow gap between neighbors.
     const double left = x(begin);
     const double width = std::max(x(end) - left - 0.4, 0.3);
     absl::StrAppendFormat(&bars_[paint], "M%.1f %dh%.1fv%dh-%.1fz", left, top_, width, kBar, width);
@@ -112,7 +112,7 @@ class Track {
     columns_[column][paint] += static_cast<double>(end - begin) / scale_;
   }
 
-  // The narrow actions. Neighboring columns of the same look are drawn as one.
+  // Returns the narrow actions. Neighboring columns that look the same are drawn as one.
   std::string narrow() const {
     std::string text;
     const auto look = [&](size_t column) {
@@ -120,7 +120,7 @@ class Track {
       const auto most = std::max_element(shares.begin(), shares.end());
       double sum = 0;
       for (const double share : shares) sum += share;
-      // Opacity in tenths is exact enough; the least that is drawn is one tenth.
+      // Opacity in tenths is exact enough. The least that is drawn is one tenth.
       const double tenths = sum > 0 ? std::clamp(std::round(sum * 10), 1.0, 10.0) : 0;
       return std::pair<int, int>(most - shares.begin(), static_cast<int>(tenths));
     };

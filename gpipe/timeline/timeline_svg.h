@@ -1,4 +1,4 @@
-// to_svg: timelines as a picture, one below the other on one scale of time.
+// to_svg: draws timelines as a picture, one below the other, on one scale of time.
 #ifndef GPIPE_TIMELINE_TIMELINE_SVG_H_
 #define GPIPE_TIMELINE_TIMELINE_SVG_H_
 
@@ -10,15 +10,15 @@
 namespace gpipe {
 
 struct TimelinePanel {
-  std::string title;  // "measured", say
+  std::string title;  // e.g. "measured"
   StepTimeline step;
 };
 
-// The SVG suits light and dark pages of browsers. A panel has a track for each worker; actions have
-// a color for each kind and the number of their micro-batch where it fits. Actions that are
-// narrower than a pixel are merged to columns, with the color of the kind that took most of the
-// pixel, as strong as the share of all actions in the pixel. So the file stays small, however many
-// actions there are.
+// The SVG suits light and dark pages of browsers. A panel has a track for each worker. Actions have
+// a color for each kind and the number of their micro-batch if it fits. Actions that are narrower
+// than a pixel are merged to columns, with the color of the kind that took most of the pixel, as
+// strong as the share of all actions in the pixel. So the file stays small, however many actions
+// there are.
 //
 // Example:
 //   to_svg({{"measured", timeline.steps().back()}, {"simulated", to_timeline(simulation)}},

@@ -42,12 +42,12 @@ TEST(TimelineSvg, ShowsPanelsOnOneScale) {
   EXPECT_THAT(svg, Not(HasSubstr(">weight gradient</text>")));
   EXPECT_THAT(svg, Not(HasSubstr(">failed</text>")));
   EXPECT_EQ(count(svg, ">2</text>"), 8);  // F and B of micro-batch 2, two workers, two panels
-  // A forward takes 2 of 24 ms, or 1. A pixel is 24 ms / 880; the gap between neighbors is left
-  // out.
+  // A forward takes 2 ms in the first panel, and 1 ms in the second. A pixel is 24 ms / 880. A
+  // width is a time less the gap of 0.4 between neighbors.
   EXPECT_EQ(count(svg, "h146.3v18"), 6);     // backwards of the first panel
-  EXPECT_EQ(count(svg, "h72.9v18"), 6 + 6);  // its forwards, and backwards of the second one
-  EXPECT_EQ(count(svg, "h36.3v18"), 6 + 6);  // recomputes, forwards
-  EXPECT_EQ(count(svg, "h17.9v18"), 6);      // recomputes
+  EXPECT_EQ(count(svg, "h72.9v18"), 6 + 6);  // forwards of the first, backwards of the second
+  EXPECT_EQ(count(svg, "h36.3v18"), 6 + 6);  // recomputes of the first, forwards of the second
+  EXPECT_EQ(count(svg, "h17.9v18"), 6);      // recomputes of the second
 }
 
 TEST(TimelineSvg, TitlesMayHoldAnything) {
@@ -60,7 +60,7 @@ TEST(TimelineSvg, StaysSmall) {
   const std::string svg = to_svg({{"large", step(4, 20000, 1e-6)}}, "large");
   EXPECT_LT(svg.size(), 20000u);
   EXPECT_THAT(svg, HasSubstr("opacity"));
-  // Every worker is nearly always busy, so something is drawn for each.
+  // Every worker is nearly always busy, so something is drawn for each worker.
   EXPECT_GE(count(svg, "class=\"k"), 4);
 }
 

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Runs the schedule once, as run `number`.
+// Runs the schedule once, as run `number`. Each action calls `work`.
 void run(
     const Schedule& schedule, const Observer& recorder, int64_t number,
     const std::function<void(const Action&)>& work = [](const Action&) {}) {
@@ -161,7 +161,7 @@ TEST(Timeline, AnObserverMayOutliveIt) {
     Timeline timeline;
     observer = timeline.observer();
   }
-  run(Schedule::gpipe(2, 2), observer, 0);  // ASan would report a use of the destroyed timeline
+  run(Schedule::gpipe(2, 2), observer, 0);  // with a destroyed timeline, ASan would report this
 }
 
 TEST(Timeline, WritesATrace) {

@@ -25,9 +25,9 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // A leaf with random numbers, or on meta, whose gradient is compared.
+  // A leaf whose gradient is compared. On the CPU it has random numbers.
   at::Tensor leaf(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);
-  // The same, with the strides of another memory format.
+  // A leaf that has the strides of `format`.
   at::Tensor leaf(at::IntArrayRef sizes, c10::MemoryFormat format);
   // A tensor of random numbers that needs no gradient.
   at::Tensor data(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);

@@ -87,7 +87,8 @@ void expect_golden(const std::string& label, const Build& build) {
 void expect_golden_micro_batched(const std::string& label, const Build& build) {
   SCOPED_TRACE(label);
   const auto& runs = golden_pipeline_runs();
-  // Without a batch norm, checkpointing changes nothing and any run will do.
+  // Takes the run without checkpoints. If there is none, the model has no batch norm, checkpointing
+  // changes nothing, and any run of this label will do.
   auto run = std::find_if(runs.begin(), runs.end(), [&](const PipelineRun& run) {
     return run.label == label && run.checkpoint == "never";
   });

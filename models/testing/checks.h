@@ -27,7 +27,7 @@ void expect_golden_micro_batched(const std::string& label, const Build& build);
 std::string skip_partitions(const torch::nn::Sequential& model,
                             const std::vector<int64_t>& balance);
 
-// A clone has tensors of its own and gives the same output.
+// Expects that a clone has tensors of its own and gives the same output.
 void expect_clone_works(torch::nn::Sequential model, const at::Tensor& input);
 
 }  // namespace gpipe::models::testing

@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The file is compiled in, so that tests of other packages need not find it.
+// The file with the reference numbers is compiled in, so that tests of other packages need not find
+// it.
 const char* const kGolden =
 #include "models/testing/golden.inc"
     ;
@@ -47,13 +48,13 @@ double abs_sum(const at::Tensor& tensor) {
 
 double max_abs(const at::Tensor& tensor) { return tensor.detach().abs().max().item<double>(); }
 
-// Collects the differences.
+// Collects the differences between actual and golden numbers, as text.
 class Differences {
  public:
   explicit Differences(double tolerance) : tolerance_(tolerance) {}
 
   void compare(const std::string& what, double actual, double golden, double scale) {
-    // The condition is also true for NaN.
+    // Written with a negation, so that NaN counts as a difference, too.
     if (!(std::abs(actual - golden) <= tolerance_ * scale)) {
       text_ << what << " is " << actual << ", golden " << golden << ", apart by "
             << std::abs(actual - golden) / scale << " of " << scale << "\n";

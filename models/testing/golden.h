@@ -67,7 +67,7 @@ GradientRecord record_gradients(const torch::nn::Module& module);
 struct BufferRecord {
   double mean_sum = 0, mean_abs_sum = 0, var_sum = 0;
   int64_t batches = 0;
-  std::vector<double> first_mean, first_var;  // of the first batch norm, first elements
+  std::vector<double> first_mean, first_var;  // first elements of the first batch norm
 };
 // nullopt if there is no batch norm.
 std::optional<BufferRecord> record_buffers(const torch::nn::Module& module);

@@ -27,9 +27,9 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
 // A model's loss function: it may use the model's parameters.
 using MakeLoss = std::function<LossFn(const torch::nn::Sequential& model)>;
 
-// The same with any inputs, target and loss, in four micro-batches, for many balances (all of two
-// partitions, some of more, and one layer in each), for every checkpoint mode, and for fill-drain,
-// 1F1B and random tables. Micro-batches count by their rows.
+// Like expect_pipeline_equals_plain_model(), but with any inputs, target and loss, and in four
+// micro-batches. Tries many balances (all of two partitions, some of more, and one layer in each),
+// every checkpoint mode, and fill-drain, 1F1B and random tables. Micro-batches count by their rows.
 void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
                                            const Tensors& inputs, const at::Tensor& target,
                                            const MakeLoss& loss);

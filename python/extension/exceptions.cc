@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/control/failure.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/interruption.h"
@@ -20,10 +21,16 @@ namespace py = pybind11;
 [[noreturn]] void throw_current() {
   python_error error;
   error.persist();
+  // The text goes to other processes. Without the type's name, the text of KeyError('x') would be
+  // "'x'", and that of Ctrl-C would be empty.
+  const std::string type = py::str(py::handle(error.type).attr("__name__"));
+  const bool says_more = error.value != nullptr && !error.message.empty();
+  error.message = says_more ? type + ": " + error.message : type;
   throw python_error(std::move(error));
 }
 
-// Without the C++ type of the layer, which is ours: the traceback shows the user's type.
+// The text without the C++ type of the layer. That type is one of this extension; the traceback
+// shows the user's type.
 std::string without_our_type(const std::string& where) {
   return where.substr(0, where.find(", a gpipe::python::"));
 }
@@ -32,22 +39,49 @@ void add_note(const std::exception& error, const std::string& where) {
   const auto* of_python = dynamic_cast<const python_error*>(&error);
   if (of_python == nullptr || of_python->value == nullptr) return;
   const WithGil gil;
-  // PyErr_Fetch gives the arguments instead of the exception if C code has raised it.
+  // If C code has raised the exception, PyErr_Fetch gives its arguments instead of the exception
+  // itself.
   auto* changed = const_cast<python_error*>(of_python);
   PyErr_NormalizeException(&changed->type, &changed->value, &changed->traceback);
   try {
     py::handle(changed->value).attr("add_note")("GPipe: " + without_our_type(where));
-  } catch (const py::error_already_set&) {  // a class of the user's may refuse notes
+  } catch (const py::error_already_set&) {  // an exception class of the user may refuse notes
   }
 }
 
-void check_signals() {
-  // The workers stay where they are until the process is gone. A thread that asks for the GIL while
-  // the interpreter ends is ended in the middle of its C++ functions, and the process with it.
+// check_signals() for threads that wait within a run.
+void check_signals_in_run() {
+  // While the process exits, only the exiting thread may ask for the GIL. Python ends other threads
+  // that ask for it in the middle of their C++ functions, and the process with them. So workers
+  // stay where they are until the process is gone.
   if (internal::exiting() && !internal::on_exiting_thread()) return;
-  // On the main thread Python runs its handlers of signals here, elsewhere nothing.
-  const WithGil gil;
-  if (PyErr_CheckSignals() != 0) throw_current();
+  check_signals();
+}
+
+const char* name_of(distributed::FaultKind kind) {
+  switch (kind) {
+    case distributed::FaultKind::kException:
+      return "exception";
+    case distributed::FaultKind::kDeath:
+      return "death";
+    case distributed::FaultKind::kLeft:
+      return "left";
+    case distributed::FaultKind::kSilence:
+      break;
+  }
+  return "silence";
+}
+
+// Sets gpipe.DistributedFailure, with its faults, as the error of Python.
+void raise_failure(const distributed::DistributedFailure& failure) {
+  const py::module_ module = py::module_::import("gpipe.world");
+  py::list faults;
+  for (const distributed::Fault& fault : failure.faults()) {
+    faults.append(module.attr("Fault")(name_of(fault.kind), fault.rank, fault.host, fault.stage,
+                                       fault.micro_batch, fault.layer, fault.text));
+  }
+  const py::object type = module.attr("DistributedFailure");
+  PyErr_SetObject(type.ptr(), type(failure.what(), faults).ptr());
 }
 
 // An exception class of torch by its name in torch._C: OutOfMemoryError is torch.OutOfMemoryError,
@@ -65,6 +99,8 @@ void translate(std::exception_ptr thrown) {
     std::rethrow_exception(std::move(thrown));
   } catch (python_error& error) {
     error.restore();
+  } catch (const distributed::DistributedFailure& error) {
+    raise_failure(error);
   } catch (const c10::OutOfMemoryError& error) {
     raise(of_torch("OutOfMemoryError").ptr(), error);
   } catch (const c10::LinAlgError& error) {
@@ -89,10 +125,17 @@ void throw_on(py::error_already_set& error) {
   throw_current();
 }
 
+void check_signals() {
+  // On the main thread, Python now runs its handlers of signals. On other threads this does
+  // nothing.
+  const WithGil gil;
+  if (PyErr_CheckSignals() != 0) throw_current();
+}
+
 void install_exceptions() {
   py::register_local_exception_translator(&translate);
   internal::set_place_adder(&add_note);
-  internal::set_interruption_check(&check_signals);
+  internal::set_interruption_check(&check_signals_in_run);
 }
 
 }  // namespace gpipe::python

@@ -13,6 +13,10 @@ namespace gpipe::python {
 // Requirements: the caller holds the GIL.
 [[noreturn]] void throw_on(pybind11::error_already_set& error);
 
+// Runs Python's handlers of signals, if the caller is the main thread, and throws their exception:
+// KeyboardInterrupt for Ctrl-C. For threads that wait without the GIL.
+void check_signals();
+
 // Call it once for the whole process. From then on Python's exceptions get a note (add_note) with
 // their stage, micro-batch and layer, C++ exceptions become Python's, and Ctrl-C ends a run.
 void install_exceptions();

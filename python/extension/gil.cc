@@ -7,11 +7,11 @@ namespace {
 
 std::atomic<int64_t> acquisitions{0};
 
-// When the interpreter has begun to end, a thread that asks for the GIL is ended in the middle of
-// its C++ functions.
+// Whether the interpreter has begun to end. From then on, a thread that asks for the GIL is ended
+// in the middle of its C++ functions.
 bool ending() { return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0; }
 
-// The PyThreadState of a thread that Python has not made.
+// Keeps the PyThreadState of a thread that Python has not started, until the thread ends.
 struct KeptThreadState {
   bool made = false;
 
@@ -25,7 +25,7 @@ struct KeptThreadState {
     if (!made || ending()) return;
     PyGILState_Ensure();
     PyGILState_Release(PyGILState_LOCKED);
-    PyGILState_Release(PyGILState_UNLOCKED);  // the last release frees it
+    PyGILState_Release(PyGILState_UNLOCKED);  // the last release frees the state
   }
 };
 
@@ -45,7 +45,7 @@ int64_t gil_acquisitions() { return acquisitions; }
 
 Held::Held(const pybind11::object& object)
     : object_(object.inc_ref().ptr(), [](PyObject* dropped) {
-        if (ending()) return;  // the objects go with the interpreter
+        if (ending()) return;  // the interpreter ends, and its objects with it
         const WithGil gil;
         Py_DECREF(dropped);
       }) {}

@@ -13,7 +13,7 @@
 
 namespace gpipe::python {
 
-// Calls `function` without the GIL and returns what that returns.
+// Calls `function` without the GIL and returns its result.
 //
 // Requirements: the caller holds the GIL; `function` touches no object of Python.
 template <typename Function>
@@ -22,10 +22,10 @@ auto without_gil(Function&& function) {
   return std::forward<Function>(function)();
 }
 
-// Holds the GIL while it lives. Scopes nest.
+// Holds the GIL while this object lives. Scopes nest.
 //
-// A thread that Python has not made gets its PyThreadState at its first scope and keeps it as
-// long as it lives: to make one for each call would take longer than small layers do, and layers
+// A thread that Python has not started gets its PyThreadState at its first scope and keeps it until
+// the thread ends. To make one for each call would take longer than small layers do, and layers
 // would lose what they keep in threading.local().
 class WithGil {
  public:

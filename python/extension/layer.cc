@@ -18,8 +18,8 @@ namespace py = pybind11;
 
 thread_local Layer* current_layer = nullptr;
 
-// A layer may call a pipeline's output's hooks, never another layer; but scopes nest all the
-// same.
+// Sets `current_layer` while a layer runs. A layer never calls another layer, so scopes need not
+// nest, but they do.
 class CurrentLayer {
  public:
   explicit CurrentLayer(Layer* layer) : former_(std::exchange(current_layer, layer)) {}
@@ -50,7 +50,7 @@ std::vector<at::Tensor> Layer::forward(std::vector<at::Tensor> inputs) {
     try {
       const py::object result = module()(given);
       return to_tensors(result, "what the layer gives");
-    } catch (const py::builtin_exception& error) {  // of to_tensors
+    } catch (const py::builtin_exception& error) {  // thrown by to_tensors()
       error.set_error();
       throw py::error_already_set();
     }

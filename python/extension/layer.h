@@ -19,8 +19,9 @@ class Layer : public Mirror {
  public:
   using Mirror::Mirror;
 
-  // Calls the Python module, hooks included. Throws its exception as python_error, and a
-  // TypeError of that kind if it gives something that cannot go between layers.
+  // Calls the Python module, hooks included. Throws the module's exception as python_error. Also
+  // throws a TypeError as python_error if the module returns something that cannot go between
+  // layers.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs);
 };
 
@@ -30,7 +31,7 @@ struct MadeLayer {
 };
 MadeLayer make_layer(const pybind11::object& module);
 
-// For Python's skippable modules: whether a layer of a pipeline calls them.
+// Whether a layer of a pipeline runs on this thread. For Python's skippable modules.
 bool in_layer();
 // None is a payload, too. Both throw c10::Error for a module that no layer has registered, and what
 // Skippable's stash() and pop() throw.

@@ -14,8 +14,8 @@ namespace {
 
 namespace py = pybind11;
 
-// LibTorch has no function that replaces a registered buffer. This is one: an explicit
-// instantiation may name a private member.
+// Gives access to a module's registered buffers, because LibTorch has no function that replaces
+// one. It reaches the private member because an explicit instantiation may name private members.
 torch::OrderedDict<std::string, at::Tensor>& buffers_of(torch::nn::Module& module);
 template <auto kMember>
 struct BuffersOf {
@@ -29,7 +29,7 @@ std::string type_name(const py::object& module) {
   return py::str(py::type::handle_of(module).attr("__name__"));
 }
 
-// The tensors of a module's dict, without those that are None.
+// The tensors in a dict of the Python module, by name, without entries that are None.
 std::vector<std::pair<PyObject*, const at::Tensor*>> tensors_in(const py::object& module,
                                                                 const char* attribute) {
   std::vector<std::pair<PyObject*, const at::Tensor*>> tensors;
@@ -62,7 +62,7 @@ void take_over(const std::vector<std::pair<PyObject*, const at::Tensor*>>& now,
   for (const auto& [name, tensor] : now) known.insert(py::str(name), *tensor);
 }
 
-// The namespace for the number of a namespace of Python.
+// The C++ namespace that belongs to the number of a Python namespace.
 const skip::Namespace& namespace_of(int64_t number) {
   static auto* const namespaces = new std::map<int64_t, skip::Namespace>();  // the GIL guards it
   return (*namespaces)[number];
@@ -85,8 +85,8 @@ void Mirror::update() {
   update_tensors();
   update_children();
   const bool training = py::cast<bool>(module_.get().attr("training"));
-  // Only this module's mode changes. LibTorch's train() also sets those of the modules within,
-  // which take theirs back.
+  // Sets the mode of this module. LibTorch's train() also sets the modes of the modules within,
+  // which then take back the modes of their Python modules.
   if (training == is_training()) return;
   torch::nn::Module::train(training);
   for (const auto& child : children()) static_cast<Mirror&>(*child).update();

@@ -16,30 +16,30 @@
 
 namespace gpipe::python {
 
-// It has no forward: a top-level one is a Layer (layer.h), and the others tell the pipeline what
-// modules the layer consists of. Parameters and buffers are the very tensors of the Python
-// module.
+// A Mirror has no forward. Layer (layer.h) is derived from it for top-level modules; other mirrors
+// tell the pipeline which modules a layer consists of. Parameters and buffers are the very tensors
+// of the Python module.
 //
 // Requirements: all but the destructor are called with the GIL.
 class Mirror : public torch::nn::Module {
  public:
-  // A Mirror, or one with skips, for a module that has `stashable_names` and `poppable_names`.
+  // Makes a Mirror; with skips if the module has `stashable_names` and `poppable_names`.
   static std::shared_ptr<Mirror> make(const pybind11::object& module);
-  // Whether it has skips.
+  // Whether the Python module has skips.
   static bool is_skippable(const pybind11::object& module);
 
   explicit Mirror(const pybind11::object& module);
 
-  // Takes over what has changed in the Python module since: parameters, buffers and submodules
-  // that were added, replaced or removed, and modes.
+  // Takes over what has changed in the Python module since the last update: parameters, buffers and
+  // submodules that were added, replaced or removed, and modes.
   void update();
 
   pybind11::handle module() const { return module_.get(); }
-  // The mirror of `module`, which is this one's or one within; null if it is none of them.
+  // The mirror of `module`: this one, or one within it. Null if none of them mirrors `module`.
   Mirror* find(pybind11::handle module);
 
   virtual skip::Skippable* skippable() { return nullptr; }
-  // They give access to Skippable's stash() and pop(), which are protected.
+  // These two functions give access to Skippable's stash() and pop(), which are protected.
   virtual void stash_tensor(const std::string& name, at::Tensor tensor);
   virtual at::Tensor pop_tensor(const std::string& name);
 
@@ -63,9 +63,9 @@ class WithSkips : public Base, public skip::Skippable {
   at::Tensor pop_tensor(const std::string& name) override { return pop(name); }
 };
 
-// The names of a skippable Python module, sorted: Python has them as sets.
+// The names of a skippable Python module. They are sorted, because Python has them as sets.
 std::vector<std::string> skip_names(const pybind11::object& module, const char* attribute);
-// Puts the names into the namespaces that the Python module has them in.
+// Puts the names into the same namespaces as in the Python module.
 void isolate_as(const pybind11::object& module, skip::Skippable& skippable);
 
 template <typename Base>

@@ -12,12 +12,19 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/internal/backward/walk_number.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "python/extension/balance.h"
+#include "python/extension/diagnose.h"
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
 #include "python/extension/layer.h"
 #include "python/extension/pipeline.h"
+#include "python/extension/saving.h"
+#include "python/extension/schedule.h"
+#include "python/extension/world.h"
+#include "python/extension/zero_optimizer.h"
 
 namespace {
 
@@ -26,7 +33,7 @@ using gpipe::python::Pipeline;
 using gpipe::python::PipelineSettings;
 using gpipe::python::StepSettings;
 
-// Layers that run are given this time before the interpreter ends.
+// At exit, layers that run get this time to finish before the interpreter ends.
 constexpr std::chrono::seconds kExitPatience{10};
 
 // Python reads this text in the file before it loads it: with another torch, loading would fail or
@@ -45,11 +52,14 @@ std::vector<std::string> schedule_names() {
 
 PYBIND11_MODULE(_gpipe, m) {
   gpipe::python::install_exceptions();
+  gpipe::python::add_balance(m);
+  gpipe::python::add_schedule(m);
 
   m.attr("built_for") = kBuiltFor;
   m.def("schedule_names", &schedule_names);
   m.def("is_checkpointing", &gpipe::is_checkpointing);
   m.def("is_recomputing", &gpipe::is_recomputing);
+  m.def("walk_number", &gpipe::internal::walk_number);
   m.def("gil_acquisitions", &gpipe::python::gil_acquisitions);
   // After this call, workers wait at their next action until the process is gone.
   m.def("shut_at_exit",
@@ -58,6 +68,8 @@ PYBIND11_MODULE(_gpipe, m) {
   m.def("in_layer", &gpipe::python::in_layer);
   m.def("stash", &gpipe::python::stash);
   m.def("pop", &gpipe::python::pop);
+
+  gpipe::python::define_world(m);
 
   py::class_<PipelineSettings>(m, "PipelineSettings")
       .def(py::init<>())
@@ -68,6 +80,9 @@ PYBIND11_MODULE(_gpipe, m) {
       .def_readwrite("deferred_batch_norm", &PipelineSettings::deferred_batch_norm)
       .def_readwrite("shared_inputs", &PipelineSettings::shared_inputs)
       .def_readwrite("worker_of_stage", &PipelineSettings::worker_of_stage)
+      .def_readwrite("process_of_worker", &PipelineSettings::process_of_worker)
+      .def("set_world", [](PipelineSettings& self,
+                           const gpipe::python::HeldWorld& given) { self.world = given.world; })
       .def_readwrite("groups", &PipelineSettings::groups)
       .def_readwrite("cpu_threads_per_stage", &PipelineSettings::cpu_threads_per_stage);
 
@@ -88,6 +103,13 @@ PYBIND11_MODULE(_gpipe, m) {
       .def("step", &Pipeline::step)
       .def("evaluate", &Pipeline::evaluate)
       .def("devices", &Pipeline::devices)
+      .def("is_here", &Pipeline::is_here)
+      .def("local_named_parameters", &Pipeline::local_named_parameters)
       .def("clip_grad_norm", &Pipeline::clip_grad_norm)
-      .def("parameter_hash", &Pipeline::parameter_hash);
+      .def("parameter_hash", &Pipeline::parameter_hash)
+      .def("materialize", &Pipeline::materialize);
+
+  gpipe::python::define_zero_optimizer(m);
+  gpipe::python::define_saving(m);
+  gpipe::python::define_diagnose(m);
 }

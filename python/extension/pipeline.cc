@@ -1,5 +1,6 @@
 #include "python/extension/pipeline.h"
 
+#include <ATen/core/Generator.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -9,7 +10,7 @@
 #include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/threads/inside_pipeline.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "python/extension/exceptions.h"
+#include "python/extension/calling.h"
 #include "python/extension/gil.h"
 #include "python/extension/value.h"
 
@@ -17,14 +18,6 @@ namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
-
-Checkpoint checkpoint_of(const std::string& name) {
-  if (name == "always") return Checkpoint::kAlways;
-  if (name == "except_last") return Checkpoint::kExceptLast;
-  if (name == "never") return Checkpoint::kNever;
-  throw py::value_error("checkpoint is not one of 'always', 'except_last', or 'never': '" + name +
-                        "'");
-}
 
 GPipeOptions options_of(const PipelineSettings& settings) {
   GPipeOptions options(settings.balance);
@@ -43,42 +36,20 @@ GPipeOptions options_of(const PipelineSettings& settings) {
   } else {
     options.partition_checkpoints(checkpoints);
   }
-  if (settings.worker_of_stage) options.placement(Placement::of(*settings.worker_of_stage));
+  if (settings.worker_of_stage || settings.process_of_worker) {
+    Placement placement = settings.worker_of_stage
+                              ? Placement::of(*settings.worker_of_stage)
+                              : Placement::one_each(static_cast<int64_t>(settings.balance.size()));
+    if (settings.process_of_worker) placement.processes(*settings.process_of_worker);
+    options.placement(placement);
+  }
+  options.world(settings.world);
   return options;
 }
 
-// A function of Python that workers call.
-template <typename Call>
-auto calling(const Call& call) {
-  const WithGil gil;
-  try {
-    try {
-      return call();
-    } catch (const py::builtin_exception& error) {
-      error.set_error();
-      throw py::error_already_set();
-    }
-  } catch (py::error_already_set& error) {
-    throw_on(error);
-  }
-}
+}  // namespace
 
-LossFn loss_of(const py::object& function) {
-  return [function = Held(function)](const Tensors& output, const Tensors& target) {
-    return calling([&] {
-      const py::object given = to_python(output);
-      const py::object loss =
-          target.empty() ? function.get()(given) : function.get()(given, to_python(target));
-      if (!THPVariable_Check(loss.ptr())) {
-        throw py::type_error("expected a Tensor from the loss function, but got " +
-                             std::string(py::str(py::type::handle_of(loss).attr("__name__"))));
-      }
-      return at::Tensor(THPVariable_Unpack(loss.ptr()));
-    });
-  };
-}
-
-StepOptions options_of(const StepSettings& settings) {
+StepOptions step_options_of(const StepSettings& settings) {
   StepOptions options;
   if (settings.schedule.find('\n') != std::string::npos) {
     options.schedule(Schedule::from_text(settings.schedule));
@@ -98,7 +69,28 @@ StepOptions options_of(const StepSettings& settings) {
   return options;
 }
 
-}  // namespace
+Checkpoint checkpoint_of(const std::string& name) {
+  if (name == "always") return Checkpoint::kAlways;
+  if (name == "except_last") return Checkpoint::kExceptLast;
+  if (name == "never") return Checkpoint::kNever;
+  throw py::value_error("checkpoint is not one of 'always', 'except_last', or 'never': '" + name +
+                        "'");
+}
+
+LossFn loss_of(const py::object& function) {
+  return [function = Held(function)](const Tensors& output, const Tensors& target) {
+    return calling([&] {
+      const py::object given = to_python(output);
+      const py::object loss =
+          target.empty() ? function.get()(given) : function.get()(given, to_python(target));
+      if (!THPVariable_Check(loss.ptr())) {
+        throw py::type_error("expected a Tensor from the loss function, but got " +
+                             std::string(py::str(py::type::handle_of(loss).attr("__name__"))));
+      }
+      return at::Tensor(THPVariable_Unpack(loss.ptr()));
+    });
+  };
+}
 
 Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers,
                    const PipelineSettings& settings) {
@@ -113,17 +105,20 @@ Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers
 }
 
 Pipeline::~Pipeline() {
-  // It joins the workers, and they may still have objects of Python to drop.
+  // The pipeline is destroyed without the GIL, because it joins its workers, which may need the GIL
+  // to drop objects of Python.
   without_gil([&] { pipe_ = GPipe(nullptr); });
 }
 
 void Pipeline::update(bool training) {
-  // A layer would wait for its own run. What it calls is refused.
+  // A layer that calls its own pipeline must not wait here for its own run. The pipeline refuses
+  // the call later.
   if (internal::inside_pipeline()) return;
   without_gil([&] {
     const internal::BetweenRuns between(pipe_->pipeline());
     const WithGil gil;
-    // LibTorch sets the mode of all layers with the pipeline's own; they take theirs back.
+    // LibTorch's train() sets the mode of all layers, too. layer->update() then gives each layer
+    // the mode of its Python module again.
     if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
     for (const std::shared_ptr<Layer>& layer : layers_) layer->update();
   });
@@ -134,26 +129,32 @@ py::object Pipeline::forward(py::handle input, bool training) {
     (void)to_tensors(input, "the input");
     return py::reinterpret_borrow<py::object>(input);
   }
-  Tensors tensors = to_tensors(input, "the input");
+  Tensors tensors = inputs_of(input);
   update(training);
   Tensors outputs = without_gil([&] { return pipe_->forward(std::move(tensors)); });
+  if (outputs.empty()) return py::none();  // the outputs are in another process
   return to_python(std::move(outputs));
+}
+
+Tensors Pipeline::inputs_of(py::handle input) const {
+  if (input.is_none() && pipe_->world().size() > 1) return {};  // another process has the input
+  return to_tensors(input, "the input");
 }
 
 Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
                                const StepSettings& settings, bool training, bool backward) {
-  Tensors inputs = to_tensors(input, "the input");
+  Tensors inputs = inputs_of(input);
   Tensors targets;
   if (!target.is_none()) targets = to_tensors(target, "the target");
   const LossFn loss = loss_of(loss_fn);
-  const StepOptions options = options_of(settings);
+  const StepOptions options = step_options_of(settings);
   update(training);
   StepResult result = without_gil([&] {
     return backward ? pipe_->step(std::move(inputs), std::move(targets), loss, options)
                     : pipe_->evaluate(std::move(inputs), std::move(targets), loss, options);
   });
   py::object outputs = py::none();
-  if (settings.keep_outputs) outputs = to_python(std::move(result.outputs));
+  if (!result.outputs.empty()) outputs = to_python(std::move(result.outputs));
   return {result.loss, std::move(result.losses), std::move(outputs)};
 }
 
@@ -173,10 +174,37 @@ std::vector<std::string> Pipeline::devices() const {
   return devices;
 }
 
+bool Pipeline::is_here(int64_t layer) const { return pipe_->is_here(layer); }
+
+std::vector<std::pair<std::string, at::Tensor>> Pipeline::local_named_parameters() {
+  update(pipe_->is_training());
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const auto& parameter : pipe_->local_named_parameters()) {
+    named.emplace_back(parameter.key(), parameter.value());
+  }
+  return named;
+}
+
+GPipe& Pipeline::updated() {
+  update(pipe_->is_training());
+  return pipe_;
+}
+
 double Pipeline::clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite) {
   update(pipe_->is_training());
   return without_gil(
       [&] { return pipe_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite); });
+}
+
+void Pipeline::materialize(const py::object& init) {
+  update(pipe_->is_training());
+  const Held function(init);  // made and destroyed with the GIL
+  without_gil([&] {
+    pipe_->materialize(
+        [&function](const std::string& name, at::Tensor& tensor, const at::Generator& generator) {
+          calling([&] { (void)function.get()(name, py::cast(tensor), py::cast(generator)); });
+        });
+  });
 }
 
 std::string Pipeline::parameter_hash() {

@@ -2,6 +2,7 @@
 #ifndef PYTHON_EXTENSION_PIPELINE_H_
 #define PYTHON_EXTENSION_PIPELINE_H_
 
+#include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -12,11 +13,17 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/world.h"
 #include "python/extension/layer.h"
 
 namespace gpipe::python {
 
-// As in GPipeOptions.
+// Throws pybind11::value_error for a name that does not exist.
+Checkpoint checkpoint_of(const std::string& name);
+// The C++ loss function that calls a loss function of Python.
+LossFn loss_of(const pybind11::object& function);
+
+// The settings of a pipeline, as in GPipeOptions.
 struct PipelineSettings {
   std::vector<int64_t> balance;
   std::vector<std::string> devices;  // "cpu", "cuda:1"
@@ -25,12 +32,14 @@ struct PipelineSettings {
   bool deferred_batch_norm = false;
   std::vector<int64_t> shared_inputs;
   std::optional<std::vector<int64_t>> worker_of_stage;
+  std::optional<std::vector<int64_t>> process_of_worker;
+  World world;
   int64_t groups = 0;
   int64_t cpu_threads_per_stage = 0;
 };
 
-// As in StepOptions. `schedule`: a name, or the text of a Schedule, which has several lines;
-// empty: the default.
+// The settings of a step, as in StepOptions. `schedule`: a name, or the text of a Schedule, which
+// has several lines; empty: the default.
 struct StepSettings {
   std::string schedule;
   std::string reduction = "mean";
@@ -39,7 +48,11 @@ struct StepSettings {
   bool check_finite = false;
 };
 
-// Requirements: everything is called with the GIL; what takes time releases it.
+// Throws pybind11::value_error for a reduction that does not exist, and what schedule_by_name() and
+// Schedule::from_text() throw.
+StepOptions step_options_of(const StepSettings& settings);
+
+// Requirements: all functions are called with the GIL. Functions that take time release it.
 //
 // Thread-safety: as GPipe's, calls from several threads run one after another.
 class Pipeline {
@@ -51,7 +64,9 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // `training`: the mode of the pipeline itself; those of its layers are theirs.
+  // `training`: the mode of the pipeline itself; its layers have the modes of their Python modules.
+  // Over processes the input may be None in a process without the first stage, and the result is
+  // None in a process without the last stage.
   pybind11::object forward(pybind11::handle input, bool training);
 
   struct Result {
@@ -66,13 +81,22 @@ class Pipeline {
                   const StepSettings& settings, bool training);
 
   std::vector<std::string> devices() const;
+  bool is_here(int64_t layer) const;
+  std::vector<std::pair<std::string, at::Tensor>> local_named_parameters();
   double clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite);
   std::string parameter_hash();
+  // `init`: called as init(name, tensor, generator) for each tensor.
+  void materialize(const pybind11::object& init);
+
+  // The pipeline, with the layers' modules, parameters and buffers as they are now.
+  GPipe& updated();
 
  private:
-  // Takes over the layers' modules, parameters, buffers and modes as they are now, when no run
-  // reads them: it waits for one of another thread.
+  // Takes over the layers' modules, parameters, buffers and modes as they are now. Waits for a run
+  // of another thread first, because the run reads them.
   void update(bool training);
+  // The tensors of an input. The input is None if another process has it.
+  Tensors inputs_of(pybind11::handle input) const;
   Result run(pybind11::handle input, pybind11::handle target, const pybind11::object& loss_fn,
              const StepSettings& settings, bool training, bool backward);
 

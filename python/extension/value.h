@@ -13,12 +13,12 @@ namespace gpipe::python {
 // The tensors of a tensor or a tuple of tensors. Throws pybind11::type_error that names `what` for
 // anything else.
 //
-// A tuple of one tensor has a second, empty one behind it, a mark of shape {rows, 0}: without it,
-// it could not be told from a tensor. So the form of a value goes with each micro-batch, wherever
-// that goes, and calls that overlap may have different forms.
+// A tuple of one tensor gets a second, empty tensor behind it, a mark of shape {rows, 0}. Without
+// the mark, the tuple could not be told from a tensor. So the form of a value goes with each
+// micro-batch, wherever that goes, and calls that overlap may have different forms.
 std::vector<at::Tensor> to_tensors(pybind11::handle value, const std::string& what);
 
-// The value that to_tensors() made the tensors of, or rows of it.
+// The value that to_tensors() made these tensors of, or some rows of that value.
 pybind11::object to_python(std::vector<at::Tensor> tensors);
 
 }  // namespace gpipe::python

@@ -6,14 +6,15 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/graphs/graph_log.h"
+#include "gpipe/runtime/warning_log.h"
 #include "python/extension/gil.h"
 
 namespace gpipe {
 namespace {
 
-// Even if warnings are errors (-W error), they must not throw into code that does not expect it.
+// Gives a warning of Python. Even if warnings are errors (-W error), this must not throw, because
+// the callers do not expect it.
 void warn(const std::string& text) {
   const python::WithGil gil;
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) PyErr_WriteUnraisable(nullptr);

@@ -7,16 +7,61 @@
     loss = model.step(input, target, nn.functional.mse_loss, schedule="zb-h1").loss
 
 GPipe           the pipeline
-StepResult the result of a step
+StepResult      the result of a step
+World           the processes that a pipeline runs over
+ZeroOptimizer   an optimizer over replicas, each of which keeps a part of the states
+save_checkpoint, load_checkpoint, load_weights
+                a run on the disk, in the C++ library's files
+diagnose        why a step is slow, and what to change
+balance         cuts, fits and plans: measured, or planned without a device
+hugging_face    models of transformers as layers
+schedule        schedules as values: made, checked, drawn, timed, compared, searched for
 skip            layers that pass tensors to a much later layer
 torchgpipe      the names, arguments and state-dict keys of torchgpipe 0.0.7
 """
 
 from gpipe._load import extension as _extension
-from gpipe import skip
+from gpipe import _checkpoints as _checkpoints
+from gpipe import balance, hugging_face, schedule, skip
+from gpipe.diagnosis import Advice, Diagnosis, diagnose
 from gpipe.pipeline import GPipe, StepResult
+from gpipe.saving import (
+    Progress,
+    has_checkpoint,
+    load_checkpoint,
+    load_weights,
+    read_progress,
+    save_checkpoint,
+)
+from gpipe.world import DistributedFailure, Fault, World, any_rank, from_rank_0
+from gpipe.zero_optimizer import ZeroOptimizer
 
-__all__ = ["GPipe", "StepResult", "is_checkpointing", "is_recomputing", "schedule_names", "skip"]
+__all__ = [
+    "Advice",
+    "Diagnosis",
+    "DistributedFailure",
+    "Fault",
+    "GPipe",
+    "Progress",
+    "StepResult",
+    "World",
+    "ZeroOptimizer",
+    "any_rank",
+    "balance",
+    "diagnose",
+    "from_rank_0",
+    "has_checkpoint",
+    "hugging_face",
+    "is_checkpointing",
+    "is_recomputing",
+    "load_checkpoint",
+    "load_weights",
+    "read_progress",
+    "save_checkpoint",
+    "schedule",
+    "schedule_names",
+    "skip",
+]
 
 
 def is_checkpointing() -> bool:

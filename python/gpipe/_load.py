@@ -41,6 +41,6 @@ _check_torch(torch.__version__)
 
 from gpipe import _gpipe as extension  # noqa: E402: it needs torch's libraries, loaded above
 
-# Workers must not ask for the GIL when the interpreter has begun to end: it would end them in the
-# middle of their C++ functions, and with them the process.
+# Workers must not ask for the GIL when the interpreter has begun to end, because it would end them
+# in the middle of their C++ functions, and with them the process.
 atexit.register(extension.shut_at_exit)

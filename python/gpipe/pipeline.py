@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gpipe._load import extension
+from gpipe.schedule import Schedule
+from gpipe.world import World
 
 __all__ = ["GPipe", "StepResult"]
 
@@ -24,7 +27,8 @@ class StepResult:
 
     loss: of the mini-batch, a float.
     losses: of each micro-batch, as the loss function gave them.
-    outputs: of the model, detached and joined; None unless `keep_outputs`.
+    outputs: of the model, detached and joined; None unless `keep_outputs`, and over processes where
+        the last stage is not.
     """
 
     loss: float
@@ -46,6 +50,17 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
     return found[:partitions]
 
 
+def _refuse_checkpoint() -> None:
+    """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
+        raise ValueError(
+            "a pipeline inside of torch.utils.checkpoint(use_reentrant=False), whose recompute "
+            "would end in the middle of the pipeline: give GPipe checkpoint='always' instead, or "
+            "use_reentrant=True"
+        )
+
+
 class Pipelined(nn.Module):
     """The common base of both interfaces of the pipeline (gpipe.GPipe, gpipe.torchgpipe.GPipe).
 
@@ -58,25 +73,33 @@ class Pipelined(nn.Module):
     _chunks: int
     _checkpoints: list[str]
     _options: dict[str, Any]
+    _world: Optional[World] = None
 
     def _named_layers(self) -> list[tuple[str, nn.Module]]:
         raise NotImplementedError
 
-    def _settings(self) -> Any:
+    def _units(self) -> tuple[list[tuple[str, nn.Module]], list[int]]:
+        """What the pipeline is made of, and how many of these each partition has."""
+        return self._named_layers(), self._balance
+
+    def _settings(self, balance: list[int]) -> Any:
         settings = extension.PipelineSettings()
-        settings.balance = self._balance
+        settings.balance = balance
         settings.devices = [str(device) for device in self._devices]
         settings.chunks = self._chunks
         settings.checkpoints = self._checkpoints
         for name, value in self._options.items():
             setattr(settings, name, value)
+        if self._world is not None:
+            settings.set_world(self._world._made)
         return settings
 
     def _make(self) -> None:
         """Makes the pipeline, of the layers that there are now."""
-        named = self._named_layers()
-        # Not a registered submodule, nor a part of the state.
-        self.__dict__["_pipeline"] = extension.Pipeline(named, self._settings())
+        named, balance = self._units()
+        # These are set in __dict__, so that they are neither registered submodules nor a part of
+        # the state.
+        self.__dict__["_pipeline"] = extension.Pipeline(named, self._settings(balance))
         self.__dict__["_made_of"] = [layer for _, layer in named]
 
     def _make_again(self) -> None:
@@ -85,17 +108,19 @@ class Pipelined(nn.Module):
 
     def _current(self) -> Any:
         """The pipeline, made again if a layer was replaced, or a setting has changed."""
-        layers = [layer for _, layer in self._named_layers()]
+        layers = [layer for _, layer in self._units()[0]]
         if layers != self._made_of:
-            if len(layers) != sum(self._balance):
+            if len(self) != sum(self._balance):
                 raise ValueError(
-                    f"the pipeline was made of {sum(self._balance)} layers and has {len(layers)} "
+                    f"the pipeline was made of {sum(self._balance)} layers and has {len(self)} "
                     f"now: replace layers one for one, or make a new pipeline"
                 )
             self._make()
         return self._pipeline
 
-    def forward(self, input: Value) -> Value:
+    def forward(
+        self, input: Optional[Value], *others: Any, **named: Any
+    ) -> Optional[Value]:
         """(N, ...) -> (N, ...), in micro-batches.
 
         The backward of what is made of the output runs the backward half of the pipeline.
@@ -103,23 +128,35 @@ class Pipelined(nn.Module):
         input: a tensor or a tuple of tensors, all with the same N, on the first device. Raises
         TypeError for anything else, and whatever a layer raises, with a note that says in which
         stage, micro-batch and layer.
+
+        Over processes all call it, under torch.no_grad(): train with `step` there. The input may be
+        None where the first stage is not, and the output is None where the last stage is not.
         """
+        if others or named:
+            raise TypeError(
+                f"a pipeline takes one argument, and got "
+                f"{', '.join([f'{1 + len(others)} by position', *map(repr, named)])}: give a tuple of "
+                f"tensors, which layers take apart and hand on (shared_inputs names those that are "
+                f"the same for all micro-batches); settings belong into the layers"
+            )
+        _refuse_checkpoint()
         pipeline = self._current()
         output = pipeline.forward(input, self.training)
         for tensor in output if isinstance(output, tuple) else (output,):
-            if tensor.grad_fn is not None:
-                # The backward needs the pipeline, even if nothing else refers to it any more.
+            if tensor is not None and tensor.grad_fn is not None:
+                # The output keeps the pipeline alive, because the backward needs it even if nothing
+                # else refers to it any more.
                 tensor.grad_fn.metadata["gpipe"] = pipeline
                 break
         return output
 
     def step(
         self,
-        input: Value,
+        input: Optional[Value],
         target: Optional[Value],
         loss_fn: Callable[..., Tensor],
         *,
-        schedule: str = "",
+        schedule: Union[str, Schedule] = "",
         reduction: str = "mean",
         weight: Optional[Callable[[Value], float]] = None,
         keep_outputs: bool = False,
@@ -132,34 +169,38 @@ class Pipelined(nn.Module):
         loss_fn: called as loss_fn(output, target) for each micro-batch, or loss_fn(output) without
             a target; gives a scalar tensor, the mean over the rows it is given. Runs on the last
             stage's worker.
-        schedule: a name (`gpipe.schedule_names()`), or the text of a schedule. Default: 1F1B.
+        schedule: a name (`gpipe.schedule_names()`), or a gpipe.schedule.Schedule, or its text.
+            Default: 1F1B.
         reduction: "mean" or "sum", what loss_fn computes.
         weight: what the mean of a micro-batch is taken over, from its target. Default: its rows.
         keep_outputs: whether the result has the model's outputs.
         check_finite: whether to look for the first NaN or infinity, which is raised as a ValueError
             that names the layer.
 
+        Over processes all call it, and the result is the same on all. The input may be None where
+        the first stage is not, the target where the last stage is not.
+
         Raises ValueError if inputs, targets, schedule or loss do not fit, and whatever a layer or
-        loss_fn raises.
+        loss_fn raises; on the other ranks that is a DistributedFailure.
         """
-        settings = extension.StepSettings(schedule, reduction, weight, keep_outputs, check_finite)
+        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
         result = self._current().step(input, target, loss_fn, settings, self.training)
         return StepResult(result.loss, result.losses, result.outputs)
 
     def evaluate(
         self,
-        input: Value,
+        input: Optional[Value],
         target: Optional[Value],
         loss_fn: Callable[..., Tensor],
         *,
-        schedule: str = "",
+        schedule: Union[str, Schedule] = "",
         reduction: str = "mean",
         weight: Optional[Callable[[Value], float]] = None,
         keep_outputs: bool = False,
         check_finite: bool = False,
     ) -> StepResult:
         """As `step`, without gradients: a validation. Call `eval()` before, as for any module."""
-        settings = extension.StepSettings(schedule, reduction, weight, keep_outputs, check_finite)
+        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
         result = self._current().evaluate(input, target, loss_fn, settings, self.training)
         return StepResult(result.loss, result.losses, result.outputs)
 
@@ -180,11 +221,61 @@ class Pipelined(nn.Module):
         """The bits of all parameters as 16 hexadecimal digits.
 
         Equal for equal parameters, whatever the balance: to compare two runs. Buffers and gradients
-        do not count.
+        do not count. Over processes all call it, and it is that of the whole model.
         """
         return self._current().parameter_hash()
 
-    # Each partition has its own device.
+    def materialize(self, init: Callable[[str, Tensor, torch.Generator], Any]) -> None:
+        """Gives memory and first values to the parameters and buffers that are still on meta.
+
+        For a model that is larger than one machine: each process fills what is its own.
+
+            with torch.device("meta"):                 # shapes, and no memory
+                layers = make_layers()
+            model = GPipe(layers, balance=[2, 2], chunks=8, world=world)
+
+            def init(name, tensor, generator):
+                if tensor.dim() > 1:
+                    tensor.normal_(0, 0.02, generator=generator)
+                else:
+                    tensor.fill_(1.0 if name.endswith("norm.weight") else 0.0)
+
+            model.materialize(init)
+            optimizer = torch.optim.AdamW(model.local_parameters())
+
+        init: called as init(name, tensor, generator) for each parameter and then each buffer of a
+            layer that is here and has no values yet, under torch.no_grad(). It writes into the
+            tensor. name: the plain model's key, "0.weight". generator: the tensor's own, on the
+            CPU; it follows torch.manual_seed (of rank 0), and does not depend on the cut. A layer's
+            own reset_parameters() draws from torch's generator, and its values would.
+
+        Over processes all call it. If `init` raises, all may call it again: it fills what has no
+        values yet. Raises TypeError for an `init` that cannot be called, and ValueError if it puts
+        another tensor into the place of the one that it was given.
+        """
+        if not callable(init):
+            raise TypeError(
+                f"init must be a function of a name, a tensor and a generator, not "
+                f"{type(init).__name__}"
+            )
+        self._current().materialize(init)
+
+    def is_here(self, layer: int) -> bool:
+        """Whether the layer is in this process. The others are on meta: shapes, and no memory.
+
+        A negative number counts from the end. Raises IndexError beyond.
+        """
+        return self._current().is_here(layer)
+
+    def local_parameters(self) -> list[nn.Parameter]:
+        """The parameters that are in this process, each once: for this process's optimizer."""
+        return [parameter for _, parameter in self.local_named_parameters()]
+
+    def local_named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The same with their names in the plain model, each under its first one."""
+        return self._current().local_named_parameters()
+
+    # A pipeline cannot be moved, because each partition has its own device.
 
     def _refuse_to_move(self) -> None:
         raise TypeError(
@@ -210,6 +301,11 @@ class Pipelined(nn.Module):
     # A copy, or an unpickled pipeline, is made again from its layers.
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._world is not None and self._world.size > 1:
+            raise TypeError(
+                "a pipeline over processes cannot be copied or pickled, because each process has a "
+                "part of its layers: call gpipe.save_checkpoint in all of them"
+            )
         state = self.__dict__.copy()
         del state["_pipeline"], state["_made_of"]
         return state
@@ -232,11 +328,17 @@ class Pipelined(nn.Module):
 
 
 def place(layers: Sequence[nn.Module], balance: Sequence[int], devices: Sequence[torch.device]) -> None:
-    """Moves each layer to its partition's device; parameters stay the same objects."""
-    layer = iter(layers)
+    """Moves each layer to its partition's device; parameters stay the same objects.
+
+    A layer with tensors on meta stays where it is until `materialize` gives it memory.
+    """
+    remaining = iter(layers)
     for count, device in zip(balance, devices):
         for _ in range(count):
-            next(layer).to(device)
+            layer = next(remaining)
+            tensors = itertools.chain(layer.parameters(), layer.buffers())
+            if device.type == "meta" or not any(tensor.is_meta for tensor in tensors):
+                layer.to(device)
 
 
 class GPipe(Pipelined):
@@ -256,6 +358,11 @@ class GPipe(Pipelined):
     placement: the worker of each stage. Default: one each.
     groups: into how many groups gradients are added up (docs/guide/31-replicas.md). Default: none.
     cpu_threads_per_stage: intra-op threads of each stage. Default: an equal share.
+    world: the processes that the stages, or replicas of all of them, are spread over. All make the
+        same pipeline of the whole model, and the same calls, in the same order. Layers of other
+        processes then lose their memory (is_here). devices: one for this process. Default: this
+        process alone.
+    processes: the process of each worker. Default: worker k in process k.
 
     Raises TypeError for a module that is not a Sequential or whose skips do not pair up, ValueError
     for a balance, chunks or checkpoint that do not fit, IndexError for too few devices.
@@ -274,6 +381,8 @@ class GPipe(Pipelined):
         placement: Optional[Sequence[int]] = None,
         groups: int = 0,
         cpu_threads_per_stage: int = 0,
+        world: Optional[World] = None,
+        processes: Optional[Sequence[int]] = None,
     ) -> None:
         super().__init__()
         if not isinstance(module, nn.Sequential):
@@ -286,13 +395,21 @@ class GPipe(Pipelined):
                 f"call: give an nn.Sequential of the layers"
             )
         self._balance = [int(count) for count in balance]
-        self._devices = devices_for(len(self._balance), devices)
+        if world is not None and not isinstance(world, World):
+            raise TypeError(f"world must be a gpipe.World, not {type(world).__name__}")
+        self._world = world
+        alone = world is None or world.size == 1
+        if alone:
+            self._devices = devices_for(len(self._balance), devices)
+        else:
+            self._devices = [torch.device(device) for device in devices or ()]
         self._chunks = int(chunks)
         self._checkpoints = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
             "shared_inputs": list(shared_inputs),
             "worker_of_stage": None if placement is None else list(placement),
+            "process_of_worker": None if processes is None else list(processes),
             "groups": groups,
             "cpu_threads_per_stage": cpu_threads_per_stage,
         }
@@ -302,9 +419,12 @@ class GPipe(Pipelined):
                 "module with duplicate children is not supported: a layer that is to run twice "
                 "needs a module of its own, which may have the same parameters"
             )
-        # Without register_module, which refuses names that this class has attributes of.
+        # Layers are not added by register_module(), because that refuses names that are attributes
+        # of this class.
         self._modules.update(layers)
-        if sum(self._balance) == len(layers):  # otherwise _make says what is wrong
+        # Over processes the extension places the layers. If the balance has another sum than the
+        # number of layers, _make() raises an error that says so.
+        if alone and sum(self._balance) == len(layers):
             place(list(layers.values()), self._balance, self._devices)
         self.training = module.training
         self._make()
@@ -319,8 +439,8 @@ class GPipe(Pipelined):
 
     @property
     def devices(self) -> list[torch.device]:
-        """The device of each partition."""
-        return list(self._devices)
+        """The device of each partition; over processes, of those that are here."""
+        return [torch.device(device) for device in self._pipeline.devices()]
 
     @property
     def chunks(self) -> int:

@@ -22,7 +22,7 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Any, ClassVar, Optional
 
 from torch import Tensor, nn
@@ -86,6 +86,26 @@ class SkipTracker:
     def __init__(self) -> None:
         self.tensors: dict[tuple[Optional[Namespace], str], Optional[Tensor]] = {}
 
+    def save(
+        self,
+        batch: MutableSequence[Tensor],
+        ns: Optional[Namespace],
+        name: str,
+        tensor: Optional[Tensor],
+    ) -> None:
+        """Keeps what a layer stashes. `batch` has the layer's output tensors, which a derived
+        class may replace.
+        """
+        self.tensors[ns, name] = tensor
+
+    def load(
+        self, batch: MutableSequence[Tensor], ns: Optional[Namespace], name: str
+    ) -> Optional[Tensor]:
+        """Takes out what a layer pops; `batch` has its input tensors. Raises KeyError if it is not
+        there.
+        """
+        return self.tensors.pop((ns, name))
+
 
 _thread = threading.local()
 
@@ -110,6 +130,17 @@ def use_skip_tracker(tracker: SkipTracker) -> Iterator[None]:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
+
+
+def _listed_tensors(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def _as_given(value: Any, tensors: list[Any]) -> Any:
+    """The tensors in the form of the value: a tuple, or one."""
+    if not isinstance(value, tuple):
+        return tensors[0]
+    return value if all(a is b for a, b in zip(value, tensors)) else tuple(tensors)
 
 
 class Skippable(nn.Module):
@@ -152,26 +183,36 @@ class Skippable(nn.Module):
         """Calls the module's forward. Raises RuntimeError unless it uses exactly the names that it declares."""
         stashed: dict[str, Optional[Tensor]] = {}
         popped: set[str] = set()
-        available = {name: self._take(name) for name in sorted(self.poppable_names)}
-        output = self._drive(self.module(input), stashed, popped, available)
+        available, input = self._take(input)
+
+        def handle_stash(name: str, tensor: Optional[Tensor]) -> None:
+            if name not in self.stashable_names:
+                raise RuntimeError(f"'{name}' has not been declared as stashable")
+            stashed[name] = tensor
+
+        def handle_pop(name: str) -> Optional[Tensor]:
+            if name not in self.poppable_names:
+                raise RuntimeError(f"'{name}' has not been declared as poppable")
+            popped.add(name)
+            return available[name]
+
+        output = self.dispatch(input, handle_stash, handle_pop)
         for names, done, what in (
             (self.stashable_names, set(stashed), "stashed"),
             (self.poppable_names, popped, "popped"),
         ):
             if names - done:
                 raise RuntimeError(f"{_listed(names - done)} must be {what} but have not")
-        for name in sorted(stashed):
-            self._give(name, stashed[name])
-        return output
+        return self._give(stashed, output)
 
-    def _drive(
+    def dispatch(
         self,
-        result: Any,
-        stashed: dict[str, Optional[Tensor]],
-        popped: set[str],
-        available: dict[str, Optional[Tensor]],
+        input: Any,
+        handle_stash: Callable[[str, Optional[Tensor]], None],
+        handle_pop: Callable[[str], Optional[Tensor]],
     ) -> Any:
-        """Answers what the module yields, if its forward is a generator, until it returns."""
+        """Calls the module, and a handler for whatever it yields; returns its output."""
+        result = self.module(input)
         if not hasattr(result, "send"):
             return result
         answer: Optional[Tensor] = None
@@ -182,30 +223,35 @@ class Skippable(nn.Module):
                 return stop.value
             answer = None
             if isinstance(command, stash):
-                if command.name not in self.stashable_names:
-                    raise RuntimeError(f"'{command.name}' has not been declared as stashable")
-                stashed[command.name] = command.tensor
+                handle_stash(command.name, command.tensor)
             elif isinstance(command, pop):
-                if command.name not in self.poppable_names:
-                    raise RuntimeError(f"'{command.name}' has not been declared as poppable")
-                answer = available[command.name]
-                popped.add(command.name)
+                answer = handle_pop(command.name)
             else:
                 raise TypeError(f"{command!r} is neither a stash nor a pop: yield one of these")
 
-    def _take(self, name: str) -> Optional[Tensor]:
+    def _take(self, input: Any) -> tuple[dict[str, Optional[Tensor]], Any]:
+        """What it may pop, and the input, which a tracker may have given dependencies."""
+        names = sorted(self.poppable_names)
         if extension.in_layer():
-            return extension.pop(self, name)
-        tensors = current_skip_tracker().tensors
-        if self.namespaced(name) not in tensors:
-            raise RuntimeError(f"'{name}' has not been stashed")
-        return tensors.pop(self.namespaced(name))
+            return {name: extension.pop(self, name) for name in names}, input
+        tracker, batch, available = current_skip_tracker(), _listed_tensors(input), {}
+        for name in names:
+            try:
+                available[name] = tracker.load(batch, *self.namespaced(name))
+            except KeyError:
+                raise RuntimeError(f"'{name}' has not been stashed") from None
+        return available, _as_given(input, batch)
 
-    def _give(self, name: str, tensor: Optional[Tensor]) -> None:
+    def _give(self, stashed: dict[str, Optional[Tensor]], output: Any) -> Any:
+        """Passes on what it stashed; returns the output as `_take` returns the input."""
         if extension.in_layer():
-            extension.stash(self, name, tensor)
-        else:
-            current_skip_tracker().tensors[self.namespaced(name)] = tensor
+            for name in sorted(stashed):
+                extension.stash(self, name, stashed[name])
+            return output
+        tracker, batch = current_skip_tracker(), _listed_tensors(output)
+        for name in sorted(stashed):
+            tracker.save(batch, *self.namespaced(name), stashed[name])
+        return _as_given(output, batch)
 
     def _gpipe_skips_(self) -> dict[str, int]:
         """For the extension: the names that are isolated, and the numbers of their namespaces."""

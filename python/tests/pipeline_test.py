@@ -47,7 +47,7 @@ def test_forward_and_backward_are_those_of_the_plain_model(balance, checkpoint):
     input.grad = None
     output = GPipe(model, balance, chunks=4, checkpoint=checkpoint)(input)
     assert torch.equal(output, plain)
-    output.sum().backward()  # also if nothing else refers to the pipeline any more
+    output.sum().backward()  # works if nothing else refers to the pipeline any more
     assert torch.equal(input.grad, input_gradient)
     assert all(map(torch.allclose, gradients(model), expected))
 
@@ -123,10 +123,10 @@ def test_the_modules_are_seen_as_they_are_now():
     assert torch.equal(pipe(input), torch.cat([model(x) for x in input.chunk(2)]))
     pipe.train()
     assert not torch.equal(pipe(input), pipe(input))
-    pipe[1][1].eval()  # one module alone
+    pipe[1][1].eval()  # changes the mode of this module alone
     assert torch.equal(pipe(input), pipe(input))
 
-    pipe[0].weight = nn.Parameter(torch.zeros(8, 8))  # replaced
+    pipe[0].weight = nn.Parameter(torch.zeros(8, 8))  # replaces the parameter
     pipe[1][0] = nn.Identity()
     pipe[2].bias.requires_grad_(False)
     pipe.zero_grad()
@@ -137,7 +137,7 @@ def test_the_modules_are_seen_as_they_are_now():
 
     pipe[1].register_buffer("late", torch.ones(1))
     pipe[1].late = torch.zeros(1)
-    pipe._modules["2"] = nn.Identity()  # a layer
+    pipe._modules["2"] = nn.Identity()  # replaces a layer
     assert torch.equal(pipe(input), pipe[0](input))
 
 
@@ -156,7 +156,7 @@ def test_copies_pickles_and_casts():
 
 
 class Trouble(Exception):
-    def __init__(self, first, second):  # cannot be made again of its message
+    def __init__(self, first, second):  # needs two arguments, not a message
         super().__init__(f"{first} {second}")
 
 
@@ -256,7 +256,7 @@ def test_wrong_values_are_refused_with_what_was_given():
 
 
 def test_a_waiting_call_does_not_hold_the_gil():
-    # With the GIL held by the caller, none of these threads would ever answer.
+    # If a waiting call held the GIL, the thread that answers the layers would never run.
     asked, answered = threading.Event(), threading.Event()
 
     class Asks(nn.Module):
@@ -279,7 +279,7 @@ def test_a_waiting_call_does_not_hold_the_gil():
     try:
         for balance in ([2], [1, 1]):
             pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Asks()), balance, chunks=2, checkpoint="always")
-            pipe(input).sum().backward()  # its recompute asks, too
+            pipe(input).sum().backward()  # the recompute asks, too
             pipe.step(input, input, mse)
             pipe.evaluate(input, input, mse)
     finally:
@@ -292,7 +292,8 @@ def test_the_gil_is_taken_once_per_layer_call():
     input = torch.randn(8, 8)
     before = _gpipe.gil_acquisitions()
     pipe(input).sum().backward()
-    # The waiting caller takes it, too, to see signals: 20 times per second.
+    # The four layers take the GIL once for each of eight micro-batches. The waiting caller takes
+    # it, too, 20 times per second, to look for signals.
     assert 4 * 8 <= _gpipe.gil_acquisitions() - before <= 4 * 8 + 20
 
 
@@ -334,10 +335,11 @@ def test_calls_that_overlap_have_their_own_forms(balance):
     tensor = torch.randn(4, 8, requires_grad=True)
     alone = pipe(tensor)
     (of_tuple,) = pipe((tensor,))
-    alone.sum().backward()  # recomputes the first call after the second
+    alone.sum().backward()  # recomputes the first call after the second one has run
     of_tuple.sum().backward()
     assert torch.equal(tensor.grad, torch.full((4, 8), 2.0 * 2.0 + 3.0 * 3.0))
-    # What a tuple of one is marked with may also be the user's own tensor.
+    # An empty tensor marks a tuple of one tensor. A user's own tuple may have such an empty tensor,
+    # too, and must come out as it went in.
     empty = torch.empty(4, 0, dtype=torch.bool)
     for value in ((tensor,), (tensor, empty), (tensor, empty, empty)):
         given = []

@@ -41,7 +41,7 @@ def test_ctrl_c_ends_a_run_and_leaves_the_model_usable(balance, call):
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         pipe(input) if call == "forward" else pipe.step(input, input, mse)
-    # Not a measurement: the whole run takes ten seconds at least.
+    # The limit is not a measurement. A run that is not interrupted takes ten seconds at least.
     assert time.monotonic() - begin < 9
     timer.join()
     for layer in pipe:
@@ -100,7 +100,8 @@ GPipe(nn.Sequential(nn.Linear(8, 8), Exits()), [1, 1])(input)
 
 
 def test_a_forked_child_may_use_torch_and_end():
-    # Forks as DataLoader does for its workers.
+    # The program forks as DataLoader does for its workers. The child may use torch and end, but
+    # must not use the pipeline.
     ended = python(
         PIPELINE
         + """
@@ -131,7 +132,7 @@ with warnings.catch_warnings(record=True) as caught:
     pipe.step(input, input, nn.functional.mse_loss)
 assert any("GPipe: " in str(warning.message) for warning in caught), caught
 """,
-        # Torch's own, where there is no NumPy.
+        # Torch itself gives this warning if there is no NumPy.
         env={**os.environ, "PYTHONWARNINGS": "ignore:Failed to initialize NumPy"},
     )
     assert ended.returncode == 0, ended.stderr

@@ -166,7 +166,8 @@ def check_program(seed):
         return check_program(seed + 10 * PROGRAMS)
     pipe = GPipe(model, balance, chunks=chunks, checkpoint=checkpoint, cpu_threads_per_stage=1)
 
-    # The whole step: its shares are computed in double, as here.
+    # Computes the step in plain Python. The shares of the micro-batches are computed in double, as
+    # the pipeline does.
     outputs = []
     losses = [None] * len(batches)
     for k, (x, y) in enumerate(batches):
@@ -181,7 +182,7 @@ def check_program(seed):
     assert torch.equal(result.outputs, torch.cat(outputs).detach()), what
     check_same(state(pipe), state(plain), what)
 
-    # Compares also through autograd, in evaluation mode.
+    # Also compares calls of the pipeline as a module, in evaluation mode.
     plain.eval()
     pipe.eval()
     assert torch.equal(pipe(input), torch.cat([plain(x) for x, _ in batches])), what

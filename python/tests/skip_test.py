@@ -29,7 +29,7 @@ def layer(stashes=(), pops=()):
 
 def test_123_namespaces_differ():
     assert Namespace() != Namespace()
-    assert Namespace() != None  # noqa: E711: that is the question
+    assert Namespace() != None  # noqa: E711: the test is about != None
 
 
 def test_124_a_copy_of_a_namespace_equals_it():
@@ -74,6 +74,29 @@ def test_146_to_151_outside_of_a_pipeline():
         assert not tracker.tensors
         with pytest.raises(RuntimeError, match="'x' has not been stashed"):
             layer(pops=["x"])(one)
+
+
+def test_a_tracker_of_ones_own_sees_tensors_and_may_replace_them():
+    class Doubles(SkipTracker):
+        def save(self, batch, ns, name, tensor):
+            batch[0] = batch[0] * 2
+            super().save(batch, ns, name, tensor)
+
+        def load(self, batch, ns, name):
+            batch[0] = batch[0] * 10
+            return super().load(batch, ns, name)
+
+    with use_skip_tracker(Doubles()):
+        one = layer(stashes=["x"])(torch.ones(1))
+        assert one.item() == 4
+        assert layer(pops=["x"])(one).item() == (40 + 1) * 2
+
+
+def test_dispatch_calls_a_handler_for_each_yield():
+    stashed = {}
+    made = layer(stashes=["x"], pops=["y"])
+    output = made.dispatch(torch.ones(1), stashed.__setitem__, lambda name: torch.full((1,), 5.0))
+    assert output.item() == 12 and list(stashed) == ["x"]
 
 
 @pytest.mark.parametrize("in_pipeline", [False, True])

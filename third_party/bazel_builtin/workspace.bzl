@@ -6,8 +6,9 @@ one, brings or downloads its own, and is left alone. Only rules_shell is younger
 
 _RULES = "/usr/share/bazel/rules"
 
-# Files of rules_cc -> the text of our file of that name, which BUILD and .bzl files load: the native rules, or what
-# Bazel's own tools have, under the names that rules_cc uses (Debian's rules_cc does not fit Debian's Bazel).
+# Maps files of rules_cc to the text of our file of that name, which BUILD and .bzl files load. Our
+# files give the native rules, or what Bazel's own tools have, under the names that rules_cc uses,
+# because Debian's rules_cc does not fit Debian's Bazel.
 _RULES_CC = {
     "cc/action_names.bzl": """\
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", _CPP_COMPILE_ACTION_NAME = "CPP_COMPILE_ACTION_NAME")
@@ -54,7 +55,7 @@ _RULES_CC_NAMES = [
     "objc_library",
 ]
 
-# The rules that rules_cc also has in a file each.
+# The rules for each of which rules_cc also has a file.
 _RULES_CC_FILES = [
     "cc_binary",
     "cc_import",
@@ -157,5 +158,5 @@ def builtin_repositories(bazel_version):
             "rules_shell": _rules_shell,
         }
 
-    # Bazel 8 has rules_shell itself.
+    # From version 8 on, Bazel has rules_shell itself.
     return {"rules_shell": _rules_shell} if int(bazel_version.split(".")[0]) < 8 else {}

@@ -1,6 +1,6 @@
 load("//third_party:system.bzl", "PREFIXES", "missing")
 
-# Abseil's Bazel packages -> targets. A target `name` is described by the pkg-config file
+# Maps Abseil's Bazel packages to their targets. A target `name` is described by the pkg-config file
 # `absl_name.pc`; "name=other" says that the file is `absl_other.pc`.
 _TARGETS = {
     "algorithm": ["algorithm", "container=algorithm_container"],
@@ -107,7 +107,7 @@ def _absl_impl(repository_ctx):
             name, _, file = target.partition("=")
             module = "absl_" + (file or name)
             if _describe(repository_ctx, folder, module, cache) == None:
-                continue  # Another version of Abseil may lack a target; whoever wants it is told by Bazel.
+                continue  # Another version of Abseil may lack it; Bazel reports that if needed.
             libs = _closure(repository_ctx, folder, module, cache)
             lines += ["", "cc_library(", "    name = \"%s\"," % name]
             if libs:

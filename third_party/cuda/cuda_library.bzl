@@ -17,7 +17,7 @@ def _architectures_impl(ctx):
             fail("--%s=%s: give compute capabilities without the point, such as 80,90" % (ctx.label, ctx.build_setting_value))
     return ArchitecturesInfo(numbers = numbers)
 
-# A flag: --//third_party/cuda:architectures=80,90
+# The flag --//third_party/cuda:architectures=80,90.
 cuda_architectures = rule(
     implementation = _architectures_impl,
     build_setting = config.string(flag = True),

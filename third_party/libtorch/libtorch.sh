@@ -31,7 +31,7 @@ die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
-# note TEXT: says it once, however often the same is found.
+# note TEXT: prints TEXT once, however often the same is found.
 noted=""
 note() {
   [[ ${noted} != *"$1"* ]] || return 0
@@ -63,7 +63,8 @@ choose() {
 [[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
 # The version that is taken unless LIBTORCH_ROOT is set.
 wanted="${GPIPE_LIBTORCH:-$(default_version)}"
-# The first test is needed because grep takes each line of a pattern for a pattern of its own.
+# The first test refuses line ends, because grep takes each line of a pattern for a pattern of its
+# own.
 { [[ ${wanted} != *[!0-9.]* ]] && grep -qxF -- "${wanted}" <(listed); } || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
@@ -170,15 +171,18 @@ find_cuda() {
     "${toolkit}/include")"
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
-  # Otherwise a program would load two runtimes, each with a state of its own.
+  # The CUDA of the headers must be that of the library. Otherwise a program would load two
+  # runtimes, each with its own state.
   found="$(sed -n '/^#define CUDART_VERSION /{s/.* \([0-9]*\)[0-9]\{3\}.*/\1/p;q}' "${cuda}/cuda_runtime_api.h")"
-  # grep may find several names, or nothing, or no file.
+  # The library's file may be missing, and may contain the name of the runtime never, once or
+  # several times. The first name counts.
   needed="$({ grep -aoE 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null || true; } | sed -n 's/.*\.//;1p')"
   [[ -z ${found} || -z ${needed} || ${found} == "${needed}" ]] ||
     die "${torch} is a LibTorch for CUDA ${needed}, but the headers in ${cuda} are of CUDA ${found}." \
       "Set CUDA_HOME to a CUDA Toolkit ${needed}, or take the LibTorch wheels (unset LIBTORCH_ROOT)."
   crt="$(first_with host_defines.h "${cuda}/crt" "${pinned}/crt")"
-  # Toolkits before 13 have these headers among the others, those of 13 and the wheels in a folder of their own.
+  # Toolkits before 13 have these headers among the others. Toolkits from 13 on and the wheels have
+  # them in a folder of their own.
   cccl="$(first_with thrust/tuple.h "${cuda}/cccl" "${cuda}" "${pinned}/cccl")"
   nccl="$(first_with nccl.h "${site}/nvidia/nccl/include")"
 }
@@ -197,8 +201,9 @@ find_all() {
   printf '%s\n' "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
-# tags: one option a line. With --platform, pip takes the tags literally: every one up to that of torch itself. The
-# Python version is that of the pinned files and need not be the one that runs pip.
+# tags: prints pip's options, one in a line. With --platform, pip takes the tags literally, so all
+# tags up to that of torch itself are listed. The Python version is that of the pinned files and
+# need not be the one that runs pip.
 tags() {
   printf '%s\n' --only-binary=:all: --python-version=3.11 --implementation=cp
   printf -- '--platform=manylinux_2_%s_x86_64\n' {28..5}
@@ -214,7 +219,7 @@ download() {
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
     "Debian, Ubuntu: apt-get install python3-pip. Or set LIBTORCH_ROOT to a LibTorch ${version}."
   mkdir -p "${cache}" 2>/dev/null || true
-  # The lock may be another user's.
+  # The lock file may belong to another user.
   { : >>"${into}.lock"; } 2>/dev/null || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 

@@ -21,7 +21,8 @@ make_torch() {
   printf 'a name\n_ZNSt7__cxx1112basic_string\n' >"$1/lib/libc10.so"
 }
 
-# check NAME CODE TEXT [VARIABLE=VALUE...] COMMAND: the script ends with CODE and prints TEXT; !TEXT: and does not.
+# check NAME CODE TEXT [VARIABLE=VALUE...] COMMAND: the script must end with CODE and print TEXT.
+# With !TEXT it must not print TEXT.
 check() {
   local name="$1" code="$2" text="$3" output actual
   shift 3
@@ -60,8 +61,8 @@ make_torch "${root}/bare" "${version}" # as the CPU wheels of 2.11
 rm -r "${root}/bare/include"
 make_torch "${root}/old-abi" "${version}"
 echo _ZNSs >"${root}/old-abi/lib/libc10.so"
-# A library for CUDA 13, beside headers of 12 and of 13. One library names the other often, also as
-# a part of its code.
+# Libraries for CUDA 13, one beside headers of CUDA 12 and one beside headers of CUDA 13. A library
+# may contain the name of the runtime library several times, also as a part of its code.
 for each in 12 13; do
   make_torch "${root}/beside-${each}/torch" "${version}"
   touch "${root}/beside-${each}/torch/lib/libtorch_cuda.so"
@@ -125,7 +126,7 @@ check "Python has half of one" 3 "GPipe: note: python3's torch ${version} in ${r
   PYTHON_TORCH="${root}/broken" find
 check "nothing is passed over" 3 "!note" find
 
-# Versions of the list.
+# Each version of the list can be chosen, and others are refused.
 check "the default" 0 "${version}" default
 for each in "${versions[@]}"; do
   make_torch "${root}/each" "${each}"
@@ -166,7 +167,7 @@ check "the default is not what was fetched" 3 "" GPIPE_CACHE="${root}/chosen" fi
 check "what is passed over is said once while it is fetched" 0 $'asked for.\nGPipe: downloading LibTorch '"${version}" \
   GPIPE_CACHE="${root}/chosen" PYTHON_TORCH="${root}/another" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch
 
-# Another list.
+# The script takes another list of versions, too (GPIPE_LIBTORCH_VERSIONS).
 printf '%s\n' "# A list" "" "version 9.9.0 cxx=23 cuda=14.1 nccl=3 tested=whole" "wheel torch==9.9.0 --hash=sha256:a" \
   "header nvidia-cuda-cccl-cu14==14.1.1 --hash=sha256:b" >"${root}/list.txt"
 make_torch "${root}/new" 9.9.0
@@ -178,7 +179,7 @@ check "no list" 1 "the list of LibTorch versions ${root}/nowhere.txt (GPIPE_LIBT
   GPIPE_LIBTORCH_VERSIONS="${root}/nowhere.txt" find
 check "no command" 1 "usage: libtorch.sh find|fetch|torch|default|cxx|tags" neither
 check "pip's options" 0 $'--python-version=3.11\n--implementation=cp\n--platform=manylinux_2_28_x86_64\n' tags
-# What the script reads from each section is there.
+# Each section of the list has what the script reads from it.
 while read -r line; do
   [[ ${line} =~ ^version\ [0-9.]+\ cxx=(17|20)\ cuda=[0-9.]+\ nccl=[0-9.]+\ tested=(whole|exactness|no)$ ]] ||
     check "a line of the list: ${line}" 0 "version, cxx, cuda, nccl, tested" default
@@ -209,7 +210,7 @@ check "a GPIPE_CACHE with a space: CCCL found" 0 "cccl=${root}/my cache/cuda-ccc
 check "no HOME" 1 "once into $(unset HOME && echo ~)/.cache/gpipe/libtorch" \
   env -u HOME -u GPIPE_CACHE -u XDG_CACHE_HOME LIBTORCH_ROOT="${root}/old" find
 
-# start VARIABLE=VALUE...: `fetch` in the background, until its pip has begun.
+# start VARIABLE=VALUE...: starts `fetch` in the background, and waits until its pip has begun.
 start() {
   env -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" CUDA_HOME="${root}/no-toolkit" "$@" "${script}" fetch >/dev/null 2>&1 &
   until [[ -e ${root}/begun ]]; do sleep 0.05; done
@@ -222,7 +223,7 @@ begin="${SECONDS}"
 check "killed, and again" 1 "no such host" fetch
 [[ $((SECONDS - begin)) -lt 45 ]] || check "killed, and again: does not wait for the killed one" 0 "no waiting" find
 rm "${root}/begun"
-# Two at once.
+# If two processes fetch at the same time, the second one waits for the first.
 start SLOW="${root}/begun" GPIPE_CACHE="${root}/two" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned"
 check "two at once: the second says that it waits, and has no need of pip" 0 "waiting for it" GPIPE_CACHE="${root}/two" \
   PIP_MAKES_CUDA="${root}/pinned" fetch

@@ -13,7 +13,8 @@ echo '#define FOUND_LIBTORCH 1' >"${folder}/torch/c10/macros/Export.h"
 printf '#include <c10/macros/Export.h>\n#if !FOUND_LIBTORCH\n#error LibTorch was not found\n#endif\nint answer() { return 1 }\n' \
   >"${folder}/source.cc"
 
-# check NAME STANDARD TEXT ABSENT: what the compiler says of the source has TEXT, and not ABSENT.
+# check NAME STANDARD TEXT ABSENT: the compiler's messages about the source must have TEXT, and not
+# ABSENT.
 check() {
   local output
   output="$(LC_ALL=C "${CXX:-g++}" "-std=$2" "-I${folder}/standard" "-I${folder}/torch" -fsyntax-only "${folder}/source.cc" 2>&1)"

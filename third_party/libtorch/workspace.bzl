@@ -16,21 +16,23 @@ _ENVIRON = [
     "XDG_CACHE_HOME",
 ]
 
-# LibTorch has 9,400 headers, CUDA and CCCL 2,000 more. Listed one by one, each of them is linked into the sandbox of each
-# compile action, which takes longer than compiling the file (30 s for 5 s). As folders they cost
-# nothing, and the pinned version does not change under Bazel's feet. Bazel 4 accepts headers in a
-# folder as declared; later versions may not, so the official Bazels get the list, and with it what has no extension.
+# LibTorch has 9,400 headers, CUDA and CCCL 2,000 more. If they are listed one by one, Bazel links
+# each of them into the sandbox of each compile action, which takes 30 s, while compiling a file
+# takes 5 s. As folders they cost nothing, and the files of a pinned version do not change while
+# Bazel runs. Bazel 4 accepts headers in a folder as declared. Later versions may not, so the
+# official Bazels get the list, and with it the headers without an extension.
 def _header_folders(folders):
     return "[%s]" % ", ".join(["\"%s\"" % folder for folder in folders])
 
 def _header_globs(folders):
     patterns = [folder + suffix for folder in folders for suffix in ["/**/*.h", "/**/*.hpp", "/**/*.cuh"]]
     if "cccl" in folders:
-        # CCCL's headers are named as the standard library's: nv/target, nv/detail/*, cuda/std/*.
+        # CCCL's headers have no extension, like the standard library's: nv/target, nv/detail/*,
+        # cuda/std/*.
         patterns.append("cccl/**")
     if "cuda" in folders:
-        # A toolkit before CUDA 13, beside a LIBTORCH_ROOT without wheels, has these headers among
-        # its own.
+        # A toolkit before CUDA 13 has these headers among its own. It is used with a LIBTORCH_ROOT
+        # without wheels.
         patterns += ["cuda/cuda/std/**", "cuda/nv/**"]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
@@ -46,7 +48,7 @@ def _what_to_do(stderr, environment):
         for variable in environment
     ])
 
-# The variables of libtorch.sh -> the tags that say the same.
+# Maps the variables of libtorch.sh to the tags with the same meaning.
 _TAGS = {
     "CUDA_HOME": "gpipe.cuda(path = ...)",
     "GPIPE_LIBTORCH": "gpipe.libtorch(version = ...)",
@@ -73,7 +75,7 @@ _CPLUSPLUS = {
 
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
-    repository_ctx.path(Label("//third_party/libtorch:versions.txt"))  # read by the script
+    repository_ctx.path(Label("//third_party/libtorch:versions.txt"))  # the script reads the file
     environment = _environment(repository_ctx)
     found = repository_ctx.execute([script, "find"], environment = environment)
     fetched = None
@@ -90,7 +92,7 @@ def _libtorch_impl(repository_ctx):
     if found.return_code:
         fail(_what_to_do(found.stderr, environment))
 
-    # If it was fetched, the terminal has already shown these lines.
+    # If LibTorch was fetched, the terminal has already shown these lines.
     for line in [] if fetched else found.stderr.split("\n"):
         if line.startswith(_NOTE):
             # buildifier: disable=print

@@ -5,7 +5,7 @@ set -euo pipefail
 
 requirements="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/requirements.txt"
 version="$(sed -n 's/^plotly==\([0-9.]*\).*/\1/p' "${requirements}")"
-# Without HOME, ~ is the folder in the list of users.
+# If HOME is not set, ~ is the home that the system's list of users gives.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 cached="${cache}/plotly-${version}"

@@ -22,7 +22,7 @@ with zipfile.ZipFile(sys.argv[1] + "/plotly-1-py3-none-any.whl", "w") as wheel:
 EOF
 chmod +x "${root}/bin/python3"
 
-# check NAME CODE TEXT [VARIABLE=VALUE...]: the script ends with CODE and prints TEXT.
+# check NAME CODE TEXT [VARIABLE=VALUE...]: the script must end with CODE and print TEXT.
 check() {
   local name="$1" code="$2" text="$3" output actual
   shift 3

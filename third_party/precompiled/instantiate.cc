@@ -7,12 +7,12 @@
 // makes them again. With this pragma as its last line they are in the header (clang has an option
 // for that, -fpch-instantiate-templates). What is emitted does not change.
 //
-// precompile.sh compiles it, and does without where it cannot: gcc's own headers promise nothing.
-// Tried with gcc 12.
+// precompile.sh compiles the plugin, and does without it if that fails, because gcc's headers may
+// change from version to version. It was tried with gcc 12.
 #include "gcc-plugin.h"
-// After gcc-plugin.h.
+// tree.h must come after gcc-plugin.h.
 #include "tree.h"
-// After tree.h.
+// These must come after tree.h.
 #include "c-family/c-pragma.h"
 #include "cp/cp-tree.h"
 

@@ -1,15 +1,18 @@
 #!/bin/sh
-# precompile.sh PLUGIN_SOURCE IDENTITY STAMP COMPILER ARGUMENTS...: precompiles a header with the plugin of gcc that
-# instantiates what the header asks for (instantiate.cc), and writes a comment into the file STAMP that changes with
-# the header's text, the options and the compiler, as the file IDENTITY knows it (compiler.sh). Without gcc's headers for plugins (Debian: gcc-12-plugin-dev), or with another
-# compiler, it is precompiled all the same, and those who use it take longer.
+# precompile.sh PLUGIN_SOURCE IDENTITY STAMP COMPILER ARGUMENTS...: precompiles a header with the
+# plugin of gcc that instantiates what the header asks for (instantiate.cc), and writes a comment
+# into the file STAMP that changes with the header's text, the options and the compiler, as the file
+# IDENTITY knows it (compiler.sh). Without gcc's headers for plugins (Debian: gcc-12-plugin-dev), or
+# with another compiler, the header is precompiled without the plugin, and sources that use it take
+# longer to compile.
 set -eu
-# Bazel gives none; the linker is looked for in it.
+# Bazel does not set PATH, but gcc looks for the linker there.
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
 source="$1" identity="$2" stamp="$3" compiler="$4"
 shift 4
 
-# preprocess ARGUMENTS...: the text of all that the header includes, with its macros; LibTorch's and the system's.
+# preprocess ARGUMENTS...: prints the text of all that the header includes from LibTorch and the
+# system, with macros.
 preprocess() {
   left=$#
   while [ "${left}" -gt 0 ]; do
@@ -31,7 +34,7 @@ preprocess() {
 } | sha256sum | sed 's|^\([0-9a-f]*\).*|// \1|' >"${stamp}"
 
 headers="$("${compiler}" -print-file-name=plugin 2>/dev/null || true)/include"
-# TMPDIR may be missing, or not ours to write.
+# TMPDIR may be missing, or not writable for us; then /tmp is used.
 if [ -e "${headers}/gcc-plugin.h" ] && folder="$(mktemp -d 2>/dev/null || mktemp -d -p /tmp)"; then
   trap 'rm -rf "${folder}"' EXIT
   trap 'exit 143' HUP INT TERM
@@ -43,5 +46,5 @@ if [ -e "${headers}/gcc-plugin.h" ] && folder="$(mktemp -d 2>/dev/null || mktemp
 else
   echo "GPipe: no ${headers}/gcc-plugin.h (Debian: gcc-12-plugin-dev): each source takes some 5 s longer. Once it is there: tools/bazel shutdown" >&2
 fi
-# The pragma is the plugin's.
+# Only the plugin knows the pragma, so a compiler without it must not warn.
 "${compiler}" "$@" -Wno-unknown-pragmas

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# precompile.sh on a small header: gcc takes what it makes, and the stamp changes with all that it was made of, and with
-# nothing else; compiler.sh tells one compiler from another.
+# Tests precompile.sh on a small header. gcc must take the precompiled header. The stamp must change
+# with everything that the header was made of, and with nothing else. compiler.sh must tell one
+# compiler from another.
 set -uo pipefail
 
 here="${PWD}/third_party/precompiled"
@@ -27,14 +28,14 @@ precompile
 stamp="$(cat h.stamp)"
 [[ ${stamp} =~ ^//\ [0-9a-f]{64}$ ]] || fail "the stamp is not a comment with a hash: ${stamp}"
 
-# As tools/build_defs/cc.bzl does.
+# The command has the options that tools/build_defs/cc.bzl adds.
 compile=(g++ -std=c++17 -O1 -I. -include h.h -include h.stamp -Winvalid-pch -MD -MF depends -c source.cc -o source.o)
 "${compile[@]}" 2>said || fail "gcc does not take the header: $(cat said)"
 grep -q 'h\.stamp' depends || fail "gcc's list of what a source has read lacks the stamp: $(cat depends)"
 
 precompile
 [[ "$(cat h.stamp)" == "${stamp}" ]] || fail "another stamp for the same"
-# changed WHAT ARGUMENTS...: another stamp than before.
+# changed WHAT ARGUMENTS...: the stamp must differ from the one before.
 changed() {
   local before="${stamp}"
   precompile "${@:2}"
@@ -51,7 +52,8 @@ changed "plugin"
 echo 'another' >>compiler.txt
 changed "compiler"
 
-# Compilers of another version, of the same version (an update of Debian's), and with headers for plugins.
+# compiler.sh must tell apart compilers of other versions, of the same version (after an update of
+# Debian's), and with headers for plugins.
 mkdir -p plugin/include
 # shellcheck disable=SC2016 # expanded by that script
 printf '#!/bin/sh\ncase "$1" in\n--version) cat version ;;\n-print-prog-name=cc1plus) echo ./cc1plus ;;\n*) echo ./plugin ;;\nesac\n' >cc

@@ -26,7 +26,7 @@ def _impl(ctx):
         quote_include_directories = headers.quote_includes,
         system_include_directories = headers.system_includes,
         preprocessor_defines = headers.defines,
-        use_pic = True,  # .bazelrc: --force_pic
+        use_pic = True,  # as .bazelrc has --force_pic
     )
     ctx.actions.run(
         mnemonic = "CppPrecompile",
@@ -55,10 +55,11 @@ def _impl(ctx):
         CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([output, stamp]))),
     ]
 
-# A library that lists the rule NAME among its `deps` may be compiled with `-include $(BINDIR)/PACKAGE/NAME.h -include
-# $(BINDIR)/PACKAGE/NAME.stamp`. Only the compiled form of the first lies there: should the compiler not accept it, it
-# finds nothing else, and says so. gcc's list of what a source has read, which Bazel trusts, names what the header was
-# made of neither as such nor as compiled; it names the second, a comment that changes with all of that.
+# A library that lists the rule NAME among its `deps` may be compiled with `-include
+# $(BINDIR)/PACKAGE/NAME.h -include $(BINDIR)/PACKAGE/NAME.stamp`. Only the compiled form of NAME.h
+# lies there: if the compiler does not accept it, it finds nothing else, and says so. Bazel trusts
+# gcc's list of the files that a source has read. That list names neither the headers that NAME.h
+# was made of nor its compiled form. It names NAME.stamp, a comment that changes with all of these.
 precompiled_header = rule(
     implementation = _impl,
     attrs = {

@@ -38,7 +38,7 @@
 #include <unordered_map>
 #include <vector>
 
-// Known to instantiate.cc only.
+// Only the plugin of gcc in instantiate.cc knows this pragma.
 #pragma gpipe_instantiate
 
 #endif  // THIRD_PARTY_PRECOMPILED_TORCH_H_

@@ -3,7 +3,7 @@
 def _compiler_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/precompiled:compiler.sh"))
 
-    # As Bazel's own toolchain finds it.
+    # The compiler is found as Bazel's own toolchain finds it.
     result = repository_ctx.execute([script, repository_ctx.os.environ.get("CC") or "gcc"])
     repository_ctx.file("WORKSPACE", "workspace(name = \"local_compiler\")\n")
     repository_ctx.file("BUILD.bazel", "exports_files([\"compiler.txt\"])\n")

@@ -2,5 +2,5 @@
 
 load("@local_python//:python.bzl", _MISSING = "MISSING")
 
-# What is missing and what to do, as one sentence; empty: nothing is.
+# One sentence that says what is missing and what to do. Empty if nothing is missing.
 MISSING = _MISSING

@@ -22,13 +22,15 @@ def _python_impl(repository_ctx):
             repository_ctx.symlink(prefix + "/" + headers, "python")
             repository_ctx.symlink(include.get_child("pybind11"), "include/pybind11")
         else:
-            missing = "there is no {}/Python.h under /usr or /usr/local: apt-get install libpython{}-dev".format(headers, version)
+            missing = "there is no {}/Python.h under /usr or /usr/local: apt-get install libpython{}-dev, then tools/bazel shutdown".format(headers, version)
     repository_ctx.symlink(
         Label("//third_party/python:stub.BUILD.bazel" if missing else "//third_party/python:python.BUILD.bazel"),
         "BUILD.bazel",
     )
     repository_ctx.file("python.bzl", "MISSING = %s\n" % repr(missing))
 
+# A Bazel that runs keeps what it has found, and does not see headers that are installed meanwhile. A
+# new one looks again, because the rule is local.
 _python = repository_rule(
     implementation = _python_impl,
     local = True,

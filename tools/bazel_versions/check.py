@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# LibTorch's default version, in the way in which libtorch.sh finds it.
+# LibTorch's default version, found as libtorch.sh finds it.
 LIBTORCH = re.search(
     r"^version (\S+)", (HERE.parent.parent / "third_party/libtorch/versions.txt").read_text(), re.MULTILINE
 )[1]
@@ -91,8 +91,8 @@ class Workspace:
         self.shown = "" if folder == root else str(folder.relative_to(root)) + "/"
         self.is_module = (folder / "MODULE.bazel").exists()
         self.name = ""
-        self.understood = False  # whether MODULE.bazel ran to its end
-        self.visible = {}  # what labels may name -> whether it is for development only
+        self.understood = False  # whether MODULE.bazel has run to its end
+        self.visible = {}  # repository -> whether it is for development only
         self.overrides = {}  # module -> folder
         self.extensions = []  # keys
         self.tags = {}  # key -> tag class -> values
@@ -128,11 +128,11 @@ class Loader:
         self.main = self.workspaces[0]
         # The state that belongs to the workspace that is being loaded:
         self.workspace = self.main
-        self.repositories = {}  # those that rules made -> their files
-        self.makers = {}  # those that rules made -> the workspace whose extension or WORKSPACE has them made
-        self.owner = self.main  # whose repositories labels may name now
+        self.repositories = {}  # repositories that rules made -> their files
+        self.makers = {}  # repositories that rules made -> the workspace that asked for them
+        self.owner = self.main  # the workspace whose repositories labels may name now
         self.phase = "load"  # package, extension, module, workspace
-        self.package = None  # its folder; None in a repository that was made
+        self.package = None  # the package's folder; None in a repository that was made
         self.names = set()
         self.resolving = False  # while MODULE.bazel files run
         self._stubs()
@@ -402,7 +402,8 @@ class Loader:
         prelude += f"use_extension = stub_use_extension_of({{{table}}})\n"
         prelude += self._loads([name for name in self.bazel.module if name != "use_extension"])
         load = self._file_loader("extension", workspace, "")
-        # If it fails, the rest of the file is not run, and mistakes in it are not reported.
+        # If MODULE.bazel fails, the rest of the file is not run, and mistakes in the rest are not
+        # reported.
         workspace.understood = self._run(shown, text, MODULE, prelude, "module", load) is not None
         self.loaded.add(shown)
 

@@ -85,7 +85,7 @@ sh_test(name = "test", srcs = glob(["*.sh"]))
 # new text, the versions that reject it, the place that must be reported, and the reason.
 ALL, NONE = "7 8 9", ""
 PLANTED = [
-    # Names that a version lacks.
+    # Mistakes: names that a version lacks.
     ("BUILD.bazel", None, "cc_library(name = 'x')\n", "9", "BUILD.bazel:11", "@rules_cc//cc:cc_library.bzl"),
     ("BUILD.bazel", None, "sh_binary(name = 'x')\n", "9", "BUILD.bazel:11", "@rules_shell//shell:sh_binary.bzl"),
     ("BUILD.bazel", None, "py_binary(name = 'x')\n", "9", "BUILD.bazel:11", "Variable `py_binary` not found"),
@@ -117,7 +117,7 @@ PLANTED = [
     ("MODULE.bazel", None, "inject_repo(own, 'gtest')\n", "7", "MODULE.bazel:10", "`inject_repo` not found"),
     ("MODULE.bazel", None, "flag_alias(name = 'a', starlark_flag = '//:b')\n", "7 8", "MODULE.bazel:10", "`flag_alias`"),
     ("MODULE.bazel", None, "local_repository(name = 'x', path = 'y')\n", ALL, "MODULE.bazel:10", "`local_repository`"),
-    # The file is written by a repository rule.
+    # The mistakes are in a file that a repository rule writes.
     ("extensions.bzl", "@rules_cc//cc:defs.bzl", "@rules_cc//cc:none.bzl", ALL, "@thing//BUILD.bazel:1", "none.bzl"),
     ("extensions.bzl", "load(\\\"@rules_cc//cc:defs.bzl\\\", \\\"cc_library\\\")", "", "9", "@thing//BUILD.bazel:2", "cc_library"),
     # Mistakes in the language.
@@ -126,7 +126,7 @@ PLANTED = [
     ("BUILD.bazel", None, "x = struct(a = 1)\n", ALL, "BUILD.bazel:11", "`struct` not found"),
     ("MODULE.bazel", None, "load('//:defs.bzl', 'tool')\n", ALL, "MODULE.bazel:10", "`load` is not allowed"),
     ("BUILD.bazel", "name = \"tool\",", "name = = \"tool\",", ALL, "BUILD.bazel:8", "Parse error"),
-    # Functions that are called in the wrong kind of file.
+    # Mistakes: functions that are called in the wrong kind of file.
     ("extensions.bzl", "    thing(", "    if not native.existing_rule('thing'):\n        thing(", ALL, "extensions.bzl:14", "module extension"),
     ("extensions.bzl", "    thing(", "    if native.bazel_version:\n        thing(", NONE, "", ""),
     ("BUILD.bazel", "load(\":defs.bzl\"", "load(':extensions.bzl', 'thing')\nthing()\nload(\":defs.bzl\"", ALL, "extensions.bzl:8", "neither WORKSPACE nor"),

@@ -22,7 +22,7 @@ mkdir -p "$2/${PIP_MAKES}"
 EOF
 chmod +x "${root}/bin/python3"
 
-# check NAME CODE TEXT [VARIABLE=VALUE...]: the script ends with CODE and prints TEXT.
+# check NAME CODE TEXT [VARIABLE=VALUE...]: the script must end with CODE and print TEXT.
 check() {
   local name="$1" code="$2" text="$3" output actual
   shift 3

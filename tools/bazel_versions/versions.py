@@ -5,9 +5,9 @@ for these versions (globals of BUILD, .bzl and MODULE.bazel files, `native`) and
 here needs may be missing: then a file that uses it fails, and the name is to be added once its documentation was read.
 """
 
-# Rules and symbols that left Bazel -> the file to load them from. In Bazel 7 they are its own.
-# Bazel 8 has those of C++, and loads the others by itself (--incompatible_autoload_externally).
-# Bazel 9 has none.
+# Maps rules and symbols that left Bazel to the file to load them from. Bazel 7 has all of them
+# built in. Bazel 8 has those of C++, and loads the others by itself
+# (--incompatible_autoload_externally). Bazel 9 has none.
 _CC = {
     "cc_binary": "@rules_cc//cc:cc_binary.bzl",
     "cc_import": "@rules_cc//cc:cc_import.bzl",
@@ -136,8 +136,8 @@ _MODULE = [
     "use_repo_rule",
 ]
 
-# Files of other repositories -> what can be loaded from them. A repository that a module extension makes is not here:
-# its files are those that the extension writes.
+# Maps files of other repositories to the names that can be loaded from them. Repositories that a
+# module extension makes are not here, because the extension writes their files.
 _RULES_CC = {
     "cc:action_names.bzl": ["ACTION_NAMES", "CPP_COMPILE_ACTION_NAME"],
     "cc:defs.bzl": [*_CC, "CcInfo", "CcToolchainConfigInfo", "DebugPackageInfo", "cc_common", "cc_proto_library"],
@@ -181,7 +181,7 @@ class Bazel:
         self.symbols = symbols
         self.module = [*_MODULE, *module]
         self.externals = _externals(bazel_tools)
-        self.empty_glob = empty_glob  # what glob()'s allow_empty is by default
+        self.empty_glob = empty_glob  # the default of glob()'s allow_empty
         self.distribs = distribs  # whether rules have the attribute `distribs`
         self.workspace = workspace  # names of WORKSPACE files; empty if they are not read
 

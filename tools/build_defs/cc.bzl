@@ -3,7 +3,7 @@
 load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
 load(":plain_headers.bzl", "plain_headers")
 
-# A text, because select() wants one. It is valid from any workspace.
+# These labels are texts, because select() needs texts. Label() makes them valid from any workspace.
 _PRECOMPILED = str(Label("//third_party/precompiled:on"))
 _PRECOMPILED_INSTRUMENTED = str(Label("//third_party/precompiled:on_and_instrumented"))
 
@@ -17,7 +17,8 @@ def _precompiled(name):
 def _with_torch(rule, srcs = [], deps = [], copts = [], torch = False, **kwargs):
     """A rule whose sources are compiled with LibTorch's headers precompiled, if they need LibTorch."""
     if torch or (type(deps) == "list" and "//third_party:torch" in deps):
-        # .bazelrc knows tests by the names of their files, too: their own code is neither optimized nor instrumented.
+        # Sources of tests are recognized by their names, as in .bazelrc. A test's own code is
+        # neither optimized nor instrumented.
         tests = [src for src in srcs if src.endswith("_test.cc") or src.endswith("_tests.cc")] if type(srcs) == "list" else []
         choices = {
             _PRECOMPILED: _precompiled("torch_for_tests" if tests else "torch"),

@@ -19,8 +19,9 @@ def _impl(ctx):
         coverage_common.instrumented_files_info(ctx, dependency_attributes = ["command", "library"]),
     ]
 
-# `bazel run` runs the command, `deps` of C++ rules get the library. A package is then known by one name,
-# //balance, to people who run it and to those who include it: a cc_binary has no headers to give.
+# `bazel run` of this target runs the command, and C++ rules that list it in `deps` get the library.
+# So one name, such as //balance, serves people who run the command and people who include its
+# headers. A cc_binary could not do that, because it has no headers to give.
 library_and_command = rule(
     implementation = _impl,
     executable = True,

@@ -26,9 +26,11 @@ def _impl(ctx):
     ctx.actions.write(out, "".join(["\t".join(line) + "\n" for line in lines]))
     return [DefaultInfo(files = depset([out]), runfiles = ctx.runfiles([out] + files))]
 
-# A text of lines whose fields are separated by tabs: `header NAME PATH` for each header of this workspace,
-# `archive PACKAGE "whole" or "as needed" PATH` for each static library, whose package is "third_party" in other workspaces, `flag LABEL FLAG` for each option of the linker;
-# those of the linker in its order. Paths are those of runfiles, in which the files are.
+# Writes a text of lines whose fields are separated by tabs: `header NAME PATH` for each header of
+# this workspace, `archive PACKAGE "whole" or "as needed" PATH` for each static library (the package
+# of one of another workspace is "third_party"), and `flag LABEL FLAG` for each option of the
+# linker. Archives and options are in the linker's order. Paths are those of runfiles, which have
+# the files.
 link_list = rule(
     implementation = _impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},

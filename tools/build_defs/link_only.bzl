@@ -7,7 +7,8 @@ def _impl(ctx):
     merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     return [CcInfo(linking_context = merged.linking_context)]
 
-# So a select() among `deps` changes how programs are linked, and no source's compile command.
+# Hands on only what `deps` add to the link. So a select() among `deps` changes how programs are
+# linked, but not how sources are compiled.
 link_only = rule(
     implementation = _impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
@@ -27,8 +28,8 @@ def _without_impl(ctx):
         linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs, order = "topological")),
     )]
 
-# The targets of `deps`, without what some targets that they need, however far below, add to the
-# link.
+# Links the targets of `deps`, but leaves out what the targets of `without` would add to the link,
+# even if `deps` need these only indirectly.
 link_without = rule(
     implementation = _without_impl,
     attrs = {

@@ -3,8 +3,8 @@
 load("//third_party/python:python.bzl", "MISSING")
 load(":cc.bzl", "cc_binary", "cc_library")
 
-# pybind11's types are hidden. gcc warns if other types have them as members and are not hidden,
-# too. Here the link hides all.
+# pybind11's types are hidden. gcc warns if a type that is not hidden has such a member. Here the
+# linker hides all types, so the warning does not matter.
 _COPTS = ["-Wno-attributes"]
 
 def python_library(name, srcs = [], hdrs = [], deps = [], **kwargs):

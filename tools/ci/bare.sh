@@ -31,8 +31,8 @@ reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is not a clone (${rea
 root="${GPIPE_CI_CACHE}/bare-root"
 kept="${GPIPE_CI_CACHE}/bare"
 mkdir -p "${kept}" || exit 1
-# Only one run at a time. The lock ends with the last process that holds it, so a killed run leaves
-# only files.
+# Only one run uses the root at a time. The lock ends with the last process that holds it, so a
+# killed run leaves files, but no lock.
 exec 8>"${root}.lock"
 flock --nonblock 8 || { say "waiting for another run that uses ${root}"; flock 8; }
 end_root() { tools/ci/bare_root.sh remove "${root}" 8>&-; }

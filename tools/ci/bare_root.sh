@@ -73,7 +73,7 @@ make_root() {
   mv -T "${making}" "${root}"
 }
 
-# Runs in the new namespaces: FOLDER PACKAGES
+# bootstrap FOLDER PACKAGES: runs debootstrap. Called in the new namespaces.
 bootstrap() {
   local mirror
   mirror="$(awk '/^URIs:/ { print $2; exit }' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)"
@@ -98,7 +98,7 @@ copy_settings() {
   done
 }
 
-# Runs in the new namespaces: ROOT CACHE COMMAND...
+# enter ROOT CACHE COMMAND...: runs the command in the root. Called in the new namespaces.
 enter() {
   local root="$1" cache="$2" node number
   local -a variables=()
@@ -136,7 +136,8 @@ enter() {
   # root does not see the folder.
   cd "${root}"
   pivot_root . dev/.old
-  # A shell stays as process 1: the kernel does not end that by INT, and it waits for orphans.
+  # A shell stays as process 1, because the kernel does not end process 1 by INT, and because a
+  # shell waits for orphans.
   exec env -i "${variables[@]}" HOME=/root USER=root TERM=dumb LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /bin/bash -c 'umount -l /dev/.old && rmdir /dev/.old && cd && { "$@"; exit; }' bash "$@"
@@ -186,7 +187,7 @@ case "${verb}:$#" in
   remove:1) remove "$@" ;;
   possible:0) possible ;;
   bootstrap:2 | enter:*)
-    # Without a new namespace it would mount on this machine itself.
+    # If this were called without a new namespace, it would mount on this machine itself.
     [[ $$ -eq 1 ]] || die "${verb} is what this script calls in namespaces of its own."
     "${verb}" "$@"
     ;;

@@ -48,7 +48,8 @@ cp "${script}" "${root}/bin/bare_root.sh"
 touch "${root}/var/log/bootstrap.log" # debootstrap's
 run() { "${script}" run "${root}" "${cache}" "$@"; }
 
-# Checks the files that a command sees, and those that it leaves.
+# A command in the root sees its own files, and what it leaves in the cache is in this machine's
+# cache.
 expect "run" "3 inside" "$(run bash -c 'touch /tmp/inside /root/.cache/gpipe/kept; exit 3'; echo "$? $(ls "${root}/tmp")")"
 expect "run: the cache is this machine's" "kept" "$(ls "${cache}")"
 expect "run: nothing of this machine is seen" "no such folder" "$(run bash -c "[[ -e '${folder}' ]] || echo no such folder")"
@@ -84,7 +85,7 @@ for signal in KILL TERM INT; do
 done
 [[ -e ${cache}/kept ]] || expect "ended: the cache is as it was" "${cache}/kept" "none"
 
-# The folders that `remove` refuses. The test with / runs inside the root.
+# `remove` must refuse these folders. The test with / runs inside the root.
 refused() { # NAME WHY FOLDER FILE: FILE is still there.
   local output
   output="$("${script}" remove "$3" 2>&1)"
@@ -115,7 +116,7 @@ if [[ -n "$(type -P debootstrap)" ]]; then
   expect "make: not over what is there" "exists. Give a folder that does not" "$("${script}" make "${root}" "${cache}" 2>&1)"
 fi
 
-# The folders that `remove` deletes.
+# `remove` must delete these folders.
 "${script}" remove "${folder}/other" || expect "what make has left" 0 1
 [[ ! -e ${folder}/other.making ]] || expect "what make has left" "nothing" "$(ls "${folder}/other.making")"
 "${script}" remove "${root}" || expect "a root" 0 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests bare.sh with made-up parts: with a bare machine, and where one cannot be made.
+# Tests bare.sh with made-up parts: with a bare machine, and if a bare machine cannot be made.
 set -uo pipefail
 
 clone="$(mktemp -d)"
@@ -41,7 +41,7 @@ made_up bin/git <<'END'
 [[ $1 != rev-parse || -z ${NO_CLONE:-} ]] || { printf 'fatal: not a git repository\nand more\n' >&2; exit 128; }
 END
 
-# check NAME CODE TEXT... -- [VARIABLE=VALUE...]: bare.sh ends with CODE, and prints each TEXT.
+# check NAME CODE TEXT... -- [VARIABLE=VALUE...]: bare.sh must end with CODE, and print each TEXT.
 check() {
   local name="$1" code="$2" output actual text
   local -a texts=()
@@ -67,7 +67,8 @@ check "another LibTorch is asked for in the bare machine, too" 0 "GPIPE_LIBTORCH
   "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_LIBTORCH=2.0
 check "what changed is known to the sanitizers, there" 0 "rotation: changed ${clone}/cache/bare"$'\n' --
 check "and in place" 0 "rotation: changed ${clone}/cache"$'\n' -- GPIPE_CI_BARE=1
-# 5 passed: one in each of the two scripts, and bare.sh's own checks: the old root, the new one, the clone.
+# The sum has 5 passed checks: one of each of the two scripts, and three of bare.sh itself (the old root, the new one,
+# the clone).
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --
 check "its parts have the names that they have in place" 0 "] README: tools/ci/bare_root.sh" \

@@ -60,7 +60,8 @@ fi
 : "${GPIPE_CI_CACHE:=${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}}"
 export GPIPE_CI_CACHE
 cache="${GPIPE_CI_CACHE}/ci-objects${of_version}"
-# Downloads of the bare machine (tools/ci/bare.sh) serve this one, too: wheels are the same files for all.
+# Downloads of the bare machine (tools/ci/bare.sh) are used here, too, because wheels are the same
+# files on all machines.
 [[ ! -d ${GPIPE_CI_CACHE}/bare ]] || export GPIPE_CACHE="${GPIPE_CI_CACHE}/bare"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
@@ -224,7 +225,7 @@ tests() {
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
     note "${name}: stopped for lack of time, so not all tests were run"
-  elif [[ -e ${scratch}/full && ${code} =~ ^(8|124|130|137)$ ]]; then  # it may have ended by itself just then
+  elif [[ -e ${scratch}/full && ${code} =~ ^(8|124|130|137)$ ]]; then  # it did not end by itself
     stopped=--stopped
     note "${name}: stopped for lack of disk, so not all tests were run"
   fi

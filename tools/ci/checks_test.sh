@@ -77,7 +77,7 @@ printf '#!/usr/bin/env bash\necho "Cuda compilation tools, release 13.0, V13.0.8
 chmod +x "${root}/cuda/bin/nvcc"
 try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
 
-# Tests that have results of an earlier run.
+# The made-up Bazel has kept the result of an earlier run, so its test does not count as passed.
 export KEPT='"cachedLocally": true,'
 try "what was not run is not counted" 0 "1 passed, 0 failed" \
   "NOTE: t: 1 programs with 2 cases were not run again: they have passed before on this machine" <<<'check "a" true; tests "t" . //...'
@@ -86,7 +86,7 @@ BAZEL_CODE=3 try "all is kept, and Bazel failed" 1 "0 passed, 1 failed" "bazel e
 unset KEPT
 try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo \"\${#notes[@]} notes\""
 
-# Which results are asked for. A result is found by the machine and by the last run of all tests.
+# Checks which kept results Bazel may use: those of this machine, since the last run of all tests.
 result="--test_env=GPIPE_CI_MACHINE"
 try "always run" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'tests "t" . //...'
 try "kept" 0 "2 passed, 0 failed" "--cache_test_results=auto --flaky_test_attempts=1 ${result}=this --" <<<'keep_results; tests "t" . //...'
@@ -103,7 +103,8 @@ echo this >"${root}/machine"
 touch "${root}/no-folder"
 GPIPE_CI_CACHE="${root}/no-folder" try "no objects are kept" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'keep_results; tests "t" . //...'
 
-# A version of LibTorch that is not the default one: its flags, and objects and results of its own.
+# CI under another version of LibTorch passes that version's flags to Bazel. It keeps the compiled
+# objects and the test results of each version apart.
 mkdir -p "${root}/clone/third_party/libtorch"
 cat >"${root}/clone/third_party/libtorch/libtorch.sh" <<'END'
 #!/usr/bin/env bash

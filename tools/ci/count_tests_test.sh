@@ -18,7 +18,8 @@ result() {
     "$1" "$2" "${output}"
 }
 
-# check NAME EXPECTED EXIT_CODE [--stopped]: counts the events on stdin.
+# check NAME EXPECTED EXIT_CODE [--stopped]: counts the events on stdin. The counts must be
+# EXPECTED.
 check() {
   local output
   cat >"${root}/events"

@@ -10,7 +10,7 @@ source tools/ci/checks.sh
 check "a GPU is here" nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
-# Tests of two GPUs cannot test anything on one.
+# Tests that need two GPUs are left out on a machine with one.
 filters=requires-gpu-nvidia
 if [[ $(nvidia-smi -L 2>/dev/null | grep -c '^GPU') -lt 2 ]]; then
   echo "one GPU: tests tagged multi_gpu are left out"

@@ -15,7 +15,8 @@ check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
 check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/browser-packages.txt"
 
-# Skipped where there is no browser; compiled by nvcc where there is one.
+# The browser's test is skipped if there is no browser. Kernels are compiled by nvcc, if there is
+# one.
 tests "browser" . //experiments/report:browser_test
 check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
 note_kernels

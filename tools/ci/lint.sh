@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# CI's checks that run no test: tools/lint and clang-tidy. Called by .ci/run and by .github/workflows/ci.yml. The
-# last line says how many checks passed and failed.
+# CI's checks that do not run tests: tools/lint and clang-tidy. .ci/run and .github/workflows/ci.yml
+# call this script. The last line says how many checks passed and failed.
 #   tools/ci/lint.sh           both
 #   tools/ci/lint.sh --tidy    clang-tidy alone
 set -uo pipefail

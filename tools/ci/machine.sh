@@ -14,7 +14,7 @@ facts() {
   # nproc obeys these variables, but tests do not get them.
   echo "cores: $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
   echo "user: $(id -u)"
-  # In a container this is the part of the machine that it may use.
+  # In a container these files say how much of the machine it may use.
   cat "${system}"/sys/fs/cgroup/{cpu,memory}.max 2>/dev/null || true
   # LibTorch chooses its kernels by the processor's flags, which are the same on all cores.
   sed -n '/^\(vendor_id\|cpu family\|model\|model name\|stepping\|flags\|Features\|CPU part\)[ \t]*:/p; /^$/q' "${system}/proc/cpuinfo"

@@ -37,7 +37,7 @@ command_under() {
   fi
 }
 
-# Both are run by a shell, which splits their words as a newcomer's does.
+# A shell runs both commands, so their words are split as in a newcomer's shell.
 main_job="$(command_under "The main job")"
 test_command="$(command_under "Tests")"
 
@@ -64,7 +64,7 @@ check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/lau
 tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
   //examples/distributed:mpirun_test
 
-# A program that is built with CMake, which those who build with Bazel need not have.
+# This test builds a program with CMake, which people who build with Bazel need not have.
 check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
 tests "installed for CMake" . //tools/install:install_test
 
@@ -75,17 +75,31 @@ if timed "transformers' wheels" tools/transformers/transformers.sh; then
   timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
   # Without peft's wheels, peft's test is skipped, and the others run.
   tests "transformers" . //models:transformers_live_test //models:transformers_families_test //models:peft_live_test \
-    //gpipe/saving:checkpoint_live_test //examples/fine_tune:fine_tune_live_test
+    //gpipe/saving:checkpoint_live_test //gpipe/optim:fused_live_test //examples/fine_tune:fine_tune_live_test
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/models/transformers_live_test/test.log)"
 else
   reason="their wheels cannot be installed here"
 fi
 [[ -z ${reason} ]] || note "models were not exchanged with Python's transformers: ${reason}"
 
-# Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
+# The Python package needs Python's headers, and is tested with a pinned pytest. If these cannot be
+# installed, its tests do not count.
+say "pytest: tools/pytest/pytest.sh"
+if timed "pytest's wheels" tools/pytest/pytest.sh &&
+  timed "Python's headers" bash -c "source tools/packages.sh && ensure_packages tools/ci/python-packages.txt"; then
+  tests "Python" . //python/...
+  reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/python/pipeline_test/test.log)"
+else
+  reason="pytest's wheels, or Python's headers, cannot be installed here"
+fi
+[[ -z ${reason} ]] || note "the Python package was not tested: ${reason}"
+
+# The next workspaces are one of another team, and one that brings its own GoogleTest and glog. They
+# do not read our .bazelrc.
 rm "${settings}"
-# It is built without optimization, as other teams may do: it compiles faster, and assertions are
-# on. LibTorch's headers are precompiled, because without that it would take a quarter of an hour.
+# The workspaces are built without optimization, as other teams may do. So they compile faster, and
+# assertions are on. LibTorch's headers are precompiled, because otherwise this would take a quarter
+# of an hour.
 flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --define=gpipe_precompiled=on)
 # These workspaces do not have our --config=cxx17, but a standard of their own. The flag that comes
 # last wins.

@@ -40,8 +40,8 @@ def write(text, *path):
     os.replace(path + ".new", path)
 
 
-# The suffix of the files that tools/ci/checks.sh keeps; it unsets the variable for the default
-# version.
+# The suffix of the files that tools/ci/checks.sh keeps. checks.sh unsets the variable for the
+# default version, so that has no suffix.
 OF_VERSION = "-libtorch-" + os.environ["GPIPE_LIBTORCH"] if os.environ.get("GPIPE_LIBTORCH") else ""
 RECORD = "sanitizers-seen" + OF_VERSION + ".json"
 CHANGED = "sanitizers-changed" + OF_VERSION

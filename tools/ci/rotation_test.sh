@@ -93,8 +93,8 @@ try "the next" one 5 "bazel: //p:f //q:x //q:y " "1 in none of the last three, l
 try "and the last: all are seen" one 5 "bazel: //q:z //p:c //p:d " "3 of 9 tests were seen in this run, 0 in none" "!NOT SEEN"
 try "around" one 5 "bazel: //p:a //p:b //p:e " "0 in none" "!NOT SEEN"
 
-# After a change come first the tests near it, then those that it reaches and a third of all. The
-# tests that were not seen for longest come first.
+# After a change, the tests near the change come first. Then come tests that the change reaches, and
+# a third of all tests. Among these, tests that were not run for longest come first.
 echo p/c.cc >"${root}/diff"
 echo //p:d >"${root}/bad"
 try "a change, and a test that fails" two 5 "1 C++ files changed since one (the" "bazel: //p:c //p:d " "bazel: //p:f //q:x //q:y " "bazel: //q:z " \

@@ -33,7 +33,7 @@ echo "tools/lint: LibTorch <${GPIPE_LIBTORCH:-}>"
 END
 made_up tools/bazel <<'END'
 END
-# A disk with 99 GiB free, whatever this machine has.
+# This df tells of 99 GiB free, whatever this machine has.
 mkdir "${clone}/bin"
 made_up bin/df <<'END'
 printf "Avail\n%s\n" "${FREE_KIB:-103809024}"

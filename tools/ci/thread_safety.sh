@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# clang's analysis of which lock guards what (gpipe/runtime/mutex.h), for the whole of the rooms without LibTorch that
-# have such locks. For other files that changed it is one of clang-tidy's checks. Run by tools/lint, in the clone's root.
+# Runs clang's analysis of which lock guards what (gpipe/runtime/mutex.h) on all files of the
+# folders that do not need LibTorch and have such locks. For other changed files the analysis is one
+# of clang-tidy's checks. tools/lint runs this script in the clone's root.
 set -euo pipefail
 
-# The second check is one that clang-tidy counts as a check: it refuses to run with diagnostics alone.
+# The second check is there because clang-tidy refuses to run with diagnostics alone.
 analyze() {
   clang-tidy --quiet --checks='-*,clang-diagnostic-thread-safety*,modernize-use-nullptr' --warnings-as-errors='*' "$@" \
     -- -std=c++17 -I. -Wthread-safety 2>&1
 }
 
-# An unguarded access, on purpose, is found: otherwise the silence below would say nothing.
+# First an unguarded access is planted and must be found. Otherwise it would prove nothing that none
+# is found below.
 planted="$(mktemp --suffix=.cc)"
 trap 'rm -f "${planted}"' EXIT
 cat >"${planted}" <<'END'
@@ -26,7 +28,7 @@ if said="$(analyze "${planted}")" || [[ ${said} != *"requires holding mutex 'mut
   exit 1
 fi
 
-# exception_text.cc alone includes LibTorch.
+# exception_text.cc is left out, because it includes LibTorch.
 mapfile -t files < <(git ls-files --cached --others --exclude-standard 'gpipe/runtime/*.cc' 'gpipe/distributed/control/*.cc' |
   grep -vE '(_test|/exception_text)\.cc$')
 analyze "${files[@]}"

@@ -81,7 +81,7 @@ class Includes:
             try:
                 text = pathlib.Path(path).read_text(encoding="utf-8")
             except OSError:
-                continue  # deleted
+                continue  # the file was deleted
             for included in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
                 self.includers.setdefault(included, []).append(path)
 
@@ -115,7 +115,7 @@ def tidy(source, files, folder, deadline):
         return None
     command = ["clang-tidy", "--quiet", "--extra-arg=-Wthread-safety", "-p", folder]
     if all(name.endswith(("_test.cc", "_benchmark.cc")) for name in files):
-        command.append("--checks=-performance-*")  # A test may copy what reads better copied.
+        command.append("--checks=-performance-*")  # A test may copy if that reads better.
     try:
         run = subprocess.run(
             command + [os.path.abspath(source)],
@@ -152,7 +152,7 @@ def main(arguments):
 
     path, sources = database()
     includes = Includes(sources)
-    reasons = {}  # source: the files that it stands for
+    reasons = {}  # source: the files that are checked through it
     failed = False
     for name in files:
         source = name if name in sources else includes.source_of(name) if name.endswith(".h") else None

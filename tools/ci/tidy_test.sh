@@ -38,7 +38,8 @@ git config user.email a@b.c
 git config user.name a
 save() { git add -A && git commit -q -m "$1"; }
 
-# try CODE EXPECTED... -- ARGUMENTS...: runs tidy.py; its output must have each text, and no !TEXT.
+# try CODE EXPECTED... -- ARGUMENTS...: runs tidy.py, which must end with CODE. Its output must have
+# each text, and no !TEXT.
 try() {
   local code="$1" output got text
   local -a expected=()
@@ -114,8 +115,8 @@ for name in own c; do
 done
 try 0 "2 C++ files" "where this branch left origin/HEAD" "own.cc (good)" "c.cc (good)" "!b.cc" --
 
-# If there was no time for a file, it is named, and this is not a failure. Two files are begun at
-# the same time.
+# If there is no time for a file, tidy.py names the file, and this is not a failure. Two files are
+# begun at the same time.
 echo '// more' | tee -a p/b.cc p/c.cc p/own.cc >/dev/null
 sed -i s/WRONG// p/b.cc
 SLOW=1 GPIPE_TIDY_SECONDS=0.5 try 0 "b.cc (good)" "c.cc (good)" "NOT REACHED in 0.5 s: p/own.cc" "2 of 3" --

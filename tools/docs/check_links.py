@@ -38,7 +38,7 @@ def main():
     count = failures = 0
     for document in filter(None, listed):
         if not os.path.exists(document):
-            continue  # deleted, and not committed yet
+            continue  # the document is deleted, which is not committed yet
         with open(document, encoding="utf-8") as file:
             text = prose(file.read())
         for link in LINK.findall(text):

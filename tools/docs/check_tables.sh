@@ -23,8 +23,8 @@ index_of() {
   for target in "$@"; do
     package="${target#//}"
     package="${folder}/${package%%:*}"
-    # The .cc files of the rule with that name. If there is no such rule, it is the file with that
-    # name in a unit of several tests.
+    # The .cc files of the rule with that name. If there is no such rule, the name is that of a file in a
+    # gpipe_cc_tests() rule.
     mapfile -t sources < <(awk -v name="\"${target#*:}\"" '
       /^[a-z_]+\($/ { rule = "" }
       { rule = rule $0 "\n" }
@@ -87,7 +87,7 @@ check() {
     }' "$1" "${@:7}"
 }
 
-# First comes a test that the check finds mistakes.
+# First a test with a made-up table: the check must find the mistakes in it.
 mkdir "${scratch}/a"
 cat >"${scratch}/a/BUILD.bazel" <<'END'
 gpipe_cc_test(

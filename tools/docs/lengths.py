@@ -18,7 +18,7 @@ WORDS = [("README.md", 1000), ("docs/guide/*.md", 1500), ("docs/design/*.md", 20
 RESULTS = ("docs/results.md", "docs/results_gpu.md")
 CELL = 200
 COLUMNS = 100
-MOST = 20  # hints
+MOST = 20  # the number of hints that are printed
 # Pages of tables in which something is looked up. They do not compare alternatives.
 TABLES = ("torchgpipe_faults.md", "torchgpipe_parity.md", "torchgpipe_parity_parts.md", "libtorch_inside.md")
 LOG = "CHANGELOG.md"  # one line for each change

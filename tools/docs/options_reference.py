@@ -14,7 +14,7 @@ import sys
 
 HEADER = pathlib.Path("gpipe/options.h")
 PAGE = pathlib.Path("docs/guide/37-options.md")
-# struct: the title of its table, and the chapter of each member.
+# Maps each struct to the title of its table and to the chapter of each member.
 CHAPTERS = {
     "GPipeOptions": ("Options of a pipeline", {
         "balance": "04", "devices": "13", "chunks": "05", "shared_inputs": "03", "checkpoint": "06",
@@ -30,8 +30,8 @@ CHAPTERS = {
         "stage": "21", "micro_batch": "21", "backward": "21", "recompute": "21", "layer": "21", "out_of_memory": "18",
         "layer_type": "21"}),
 }
-OPTIONS = ("GPipeOptions", "StepOptions")  # what is given; the others are results, which have no defaults
-# Text in the middle of a sentence that is code.
+OPTIONS = ("GPipeOptions", "StepOptions")  # the others are results, without defaults
+# Matches code in the middle of a sentence.
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|\b\w+\(\w+(?:::\w+)+\)|\b\w+(?:::\w+)+(?:\([^()]*\))?|\bk[A-Z]\w+|\b[a-z_]+\(\)|(?<=\s)\.grad\b")
 BEGIN = """# 37. Which options are there?
 
@@ -92,7 +92,7 @@ def structs(header):
         if not text:
             comment, code = [], ""
             continue
-        if code or not line.startswith("   "):  # not within a body
+        if code or not line.startswith("   "):  # not within a function's body
             code = f"{code} {text}".strip()
         statement, _, behind = code.partition("  //")
         if not statement.strip().endswith((";", "{", "}")):

@@ -83,7 +83,7 @@ def read(path):
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError):
-        return ""  # deleted, or no text
+        return ""  # the file is deleted, or is not a text
 
 
 def files(*options):
@@ -102,7 +102,7 @@ def print_changes(most):
     lines = changed(tidy.git("diff", "-U0", since) or "") if since else {}
     tracked = set(files("--cached"))
     lines = {path: numbers for path, numbers in lines.items() if path in tracked}
-    lines.update({path: None for path in files("--others")})  # None: all are new
+    lines.update({path: None for path in files("--others")})  # None: all lines are new
     found = [f"{path}:{number}: {word}: {instead}" for path, numbers in sorted(lines.items())
              for number, word, instead in hints(path, read(path)) if numbers is None or number in numbers]
     for hint in found[:most]:
@@ -117,7 +117,7 @@ def main(arguments):
             print_tree()
         else:
             print_changes(sys.maxsize if "--all" in arguments else MOST)
-    except SystemExit as reason:  # no base: tidy.py's own step says so, too
+    except SystemExit as reason:  # there is no base; tidy.py says so, too
         print(reason)
     return 0
 

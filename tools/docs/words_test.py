@@ -62,7 +62,7 @@ class Words(unittest.TestCase):
 
     def test_it_never_fails(self):
         program = pathlib.Path("tools/docs/words.py").absolute()
-        with tempfile.TemporaryDirectory() as folder:  # no clone
+        with tempfile.TemporaryDirectory() as folder:  # a folder that is not a clone
             for arguments in [[], ["--all"], ["--tree"]]:
                 subprocess.run([sys.executable, program, *arguments], cwd=folder, check=True)
 

@@ -4,7 +4,8 @@
 #
 #   pack.sh [--output=FILE.tar.xz] [--most_mib=60] RUN_SCRIPT KIND:PROGRAM...
 #
-# KIND is test, gpu_test (one that needs a GPU), multi_gpu (one that needs two), benchmark or program. README.md in this folder says how the archive is used.
+# KIND is test, gpu_test (one that needs a GPU), multi_gpu (one that needs two), benchmark, program, or file: a script
+# that stands beside run.sh. README.md in this folder says how the archive is used.
 set -euo pipefail
 
 output="gpipe_gpu.tar.xz"
@@ -59,6 +60,10 @@ echo "${version}" >"${root}/libtorch_version"
 system='^(linux-vdso|ld-linux.*|libc|libm|libpthread|libdl|librt|libutil|libresolv)\.so'
 for argument in "${arguments[@]:1}"; do
   kind="${argument%%:*}" program="${argument#*:}"
+  if [[ ${kind} == file ]]; then
+    install -m 755 "${program}" "${root}/${program##*/}"
+    continue
+  fi
   # The names of tests have their path, because several folders have a device_cuda_test.
   if [[ ${kind} == *test || ${kind} == multi_gpu ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
   name="${kind}/${name}"

@@ -48,8 +48,8 @@ library_folder() {
   return 1
 }
 
-# version_of: the version of the LibTorch in such a folder, like "2.11.0+cu130"; empty if it is
-# unknown.
+# version_of FOLDER: prints the version of the LibTorch in a folder of libtorch.so, like
+# "2.11.0+cu130"; nothing if it is unknown.
 version_of() {
   local file
   for file in "$1/../build-version" "$1/../version.py"; do
@@ -80,8 +80,8 @@ find_torch() {
   fail "no LibTorch ${version} here (${seen[*]:-no python3}), with which this bundle was built: set LIBTORCH_ROOT, or pack one for yours"
 }
 
-# need_cuda: refuses a LibTorch for the CPU. It has the same version, but with it all tests would
-# fail.
+# need_cuda: refuses a LibTorch for the CPU. Such a LibTorch may have the same version, but with it
+# all tests would fail.
 need_cuda() {
   [[ -e ${torch}/libtorch_cuda.so ]] ||
     fail "LibTorch ${found} in ${torch} has no libtorch_cuda.so, it is for the CPU only: set LIBTORCH_ROOT to one for CUDA, or give --device=cpu"
@@ -147,14 +147,14 @@ mkdir -p "${output}" || fail "--output=${output} cannot be written"
 output="$(cd "${output}" && pwd)"
 under_rules
 
-# The number after "KEY": in a report of GoogleTest, the first of them.
+# field FILE KEY: prints the number after the first "KEY": in a report of GoogleTest.
 field() { grep -m 1 -oE "\"$2\": [0-9]+" "$1" | grep -oE '[0-9]+$'; }
 quoted() {
   local text="${1//\\/\\\\}"
   printf '"%s"' "${text//\"/\\\"}"
 }
 
-# Whether a pattern matches KIND/NAME, or NAME.
+# matches PATTERN KIND/NAME: whether the pattern matches KIND/NAME, or NAME alone.
 # shellcheck disable=SC2053 # a pattern
 matches() { [[ $2 == $1 || ${2#*/} == $1 ]]; }
 

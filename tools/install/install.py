@@ -18,8 +18,8 @@ import sys
 import tempfile
 
 VERSION = "0.1"
-# The libraries that several links may name, in the name that Debian's packages give them.
-# A library -> Debian's package of it and of those whose names begin alike.
+# Maps a library to the Debian package that has this library and those whose names begin in the same
+# way.
 PACKAGES = {
     "absl_strings": "libabsl-dev",
     "glog": "libgoogle-glog-dev",
@@ -41,7 +41,8 @@ class Links:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.headers: dict[str, str] = {}  # name in an #include -> path
-        # Room -> its archives. A room is a package of the first level; "registered" has what nothing refers to.
+        # Maps a room (a package of the first level) to its archives. The room "registered" has the
+        # archives that nothing refers to.
         self.archives: dict[str, list[str]] = collections.defaultdict(list)
         names: list[str] = []
         folders: list[pathlib.Path] = []
@@ -58,7 +59,7 @@ class Links:
         folder = next(folder for folder in folders if (folder / "libtorch_cpu.so").exists())
         self.torch = folder.parent  # has include/ and lib/
         self.torch_libraries = [name for name in names if (folder / f"lib{name}.so").exists()]
-        # Each once, behind all that need it.
+        # The libraries of the link, each once and behind all libraries that need it.
         self.libraries = [
             name for at, name in enumerate(names) if name not in names[at + 1 :] and name not in self.torch_libraries
         ]
@@ -80,7 +81,7 @@ def public_headers(links: Links, listed: pathlib.Path) -> list[str]:
 
 
 def write_archive(out: pathlib.Path, archives: list[str]) -> None:
-    # Objects of the same name in different folders stay apart.
+    # ar's ADDLIB keeps objects of the same name from different folders apart.
     lines = [f"CREATE {out}", *[f"ADDLIB {archive}" for archive in archives], "SAVE", "END"]
     subprocess.run(["ar", "-M"], input="\n".join(lines) + "\n", check=True, text=True)
     run("strip", "--strip-debug", "--enable-deterministic-archives", out)
@@ -121,7 +122,8 @@ def settings(links: Links, torch: dict[str, str], libraries: dict[str, pathlib.P
         "KIND": "for CUDA" if "torch_cuda" in links.torch_libraries else "for the CPU only",
         "MALLOC": options(malloc, "--no-as-needed") if malloc else "",
         "NEEDS": "\n".join(
-            # gpipe::gpipe needs "registered", so that needs the library behind it.
+            # gpipe::gpipe needs "registered", so "registered" must need the libraries (lib_...) and
+            # not gpipe::gpipe itself.
             f"set(_gpipe_needs_{room} {' '.join(('gpipe::lib_' if room == 'registered' else 'gpipe::') + name for name in rooms)})"
             for room, rooms in sorted(needed.items())
         ),
@@ -165,7 +167,7 @@ def main() -> None:
     headers = public_headers(links, pathlib.Path("examples/downstream/public_headers.cc"))
 
     try:
-        # Headers of an older GPipe would be found, too.
+        # An older GPipe is removed first, because its headers would be found, too.
         if (config / "gpipe-config.cmake").exists():
             shutil.rmtree(includes)
         for folder in (includes, config, launch.parent):

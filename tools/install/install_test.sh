@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs GPipe, moves the folder, and builds programs with it as a CMake and a pkg-config user would; then the mistakes
-# that such a user makes. Skipped, visibly, where there is no CMake.
+# Installs GPipe, moves the folder, and builds programs with it as users of CMake and of pkg-config
+# would. Then makes the mistakes that such users make. Without CMake the test is skipped, and its
+# report says so.
 set -uo pipefail
 # shellcheck source=tools/testing/libtorch_python.sh
 source tools/testing/libtorch_python.sh
@@ -14,7 +15,8 @@ fail() {
   echo "FAILED: $*" >&2
   failures=$((failures + 1))
 }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT. CMake breaks lines; here they are one.
+# expect CODE TEXT COMMAND...: the command must end with CODE and print TEXT. CMake breaks lines, so
+# the output is compared as one line.
 expect() {
   local code
   "${@:3}" >"${TEST_TMPDIR}/log" 2>&1
@@ -23,7 +25,7 @@ expect() {
   fail "exit code ${code}, expected $1 and '$2': ${*:3}"
   tail -n 40 "${TEST_TMPDIR}/log" >&2
 }
-# project NAME LINE...: a folder with a CMakeLists.txt.
+# project NAME LINE...: makes a folder with a CMakeLists.txt of these lines.
 project() {
   mkdir -p "${TEST_TMPDIR}/$1"
   { echo "cmake_minimum_required(VERSION 3.24)"; printf '%s\n' "${@:2}"; } >"${TEST_TMPDIR}/$1/CMakeLists.txt"
@@ -44,7 +46,7 @@ torch="$(sed -n 's/^libtorch=//p' "${prefix}/lib/pkgconfig/gpipe.pc")"
 du -sm "${prefix}" | cut -f1 | sed 's/$/ MB are installed/'
 cd "${TEST_TMPDIR}" || exit 1
 
-# A program over one process or two, as examples/cmake has it.
+# The program of examples/cmake must build, and give the same hash over one process and over two.
 mkdir example
 cp "${files}"/examples/cmake/{CMakeLists.txt,train.cc} example
 expect 0 "Build files have been written" cmake -S example -B example/build -DCMAKE_BUILD_TYPE=Release "-DCMAKE_PREFIX_PATH=${prefix}" "-DLIBTORCH_ROOT=${torch}"
@@ -53,15 +55,16 @@ example/build/train >alone || fail "train alone: exit code $?"
 "${prefix}/bin/launch" --processes=2 -- example/build/train >together || fail "train over two processes: exit code $?"
 [[ "$(<alone)" == *"processes 1"* && "$(<together)" == *"processes 2"* ]] || fail "other processes: $(cat alone together)"
 [[ "$(sed -n 's/.*hash //p' alone)" == "$(sed -n 's/.*hash //p' together)" ]] || fail "other hashes: $(cat alone together)"
-# What registers itself is there, though nothing refers to it.
+# Objects that only register something must be linked, although nothing refers to them.
 object="$(nm "${prefix}/lib/libgpipe_registered.a" | sed -n 's/.* t \(_GLOBAL__sub_I_.*\)/\1/p')"
 [[ -z ${object} ]] || grep -qF "${object}" <(nm example/build/train) || fail "${object} was not linked"
 
-# The guide shows the example's CMakeLists.txt.
+# The guide must show the example's CMakeLists.txt.
 # shellcheck disable=SC2016
 diff <(sed -n '/^```cmake/,/^```$/{/^```/d;p}' "${files}/docs/guide/38-cmake.md") example/CMakeLists.txt || fail "chapter 38 shows another CMakeLists.txt"
 
-# The README's program, without optimization and assertions on, and the public headers with all libraries.
+# The README's program must build without optimization and with assertions, and so must all public
+# headers with all libraries.
 project programs 'project(programs CXX)' 'find_package(gpipe 0.1 REQUIRED COMPONENTS balance)' \
   'add_executable(quickstart quickstart.cc)' 'target_link_libraries(quickstart gpipe::gpipe)' \
   'add_executable(headers headers.cc)' \
@@ -85,7 +88,8 @@ expect 0 "100% tests passed" ctest --test-dir programs/build --output-on-failure
 grep -q tcmalloc <(ldd example/build/train) || fail "train is without tcmalloc"
 ! grep -q tcmalloc <(ldd programs/build/quickstart) || fail "GPIPE_MALLOC=system links tcmalloc"
 
-# pkg-config, whose paths have no spaces.
+# A program must build with pkg-config. Its paths cannot have spaces, so the installed folder is
+# moved.
 if [[ -n "$(type -P pkg-config)" ]]; then
   mv "${prefix}" pkg
   read -r -a options < <(PKG_CONFIG_PATH=pkg/lib/pkgconfig pkg-config --cflags --libs gpipe)
@@ -94,7 +98,7 @@ if [[ -n "$(type -P pkg-config)" ]]; then
   mv pkg "${prefix}"
 fi
 
-# Mistakes. refused TEXT PROJECT ARGUMENTS...: CMake ends with TEXT.
+# Mistakes of users. refused TEXT PROJECT ARGUMENTS...: CMake must fail and print TEXT.
 refused() {
   rm -rf wrong-build
   expect 1 "$1" env HOME="${TEST_TMPDIR}/nobody" GPIPE_CACHE="${TEST_TMPDIR}/no-cache" PATH="${TEST_TMPDIR}/bin:${PATH}" \
@@ -111,7 +115,7 @@ make_torch() { # FOLDER VERSION
   echo "$2" >"$1/lib/libtorch_cpu.so"
   echo __cxx11 >"$1/lib/libc10.so"
 }
-# A python3 with a torch, or none.
+# This python3 prints the path of a torch if the test has made one, otherwise nothing.
 mkdir bin
 printf '#!/bin/sh\ncat "%s/python-torch" 2>/dev/null\n' "${TEST_TMPDIR}" >bin/python3
 chmod +x bin/python3
@@ -140,9 +144,9 @@ project later-version 'project(later CXX)' 'find_package(gpipe 7 REQUIRED)'
 refused 'compatible with requested version "7"' later-version
 project no-library 'project(library CXX)' 'set(CMAKE_FIND_LIBRARY_SUFFIXES .none)' 'find_package(gpipe REQUIRED)'
 refused "gpipe needs the library absl_strings, which was not found. Debian: apt-get install libabsl-dev" no-library
-# python3's torch is found, without an option.
+# The torch of python3 is found without an option.
 expect 0 "Build files have been written" env PATH="${TEST_TMPDIR}/bin:${PATH}" GPIPE_CACHE="${TEST_TMPDIR}/no-cache" cmake -S simple -B simple/build "-DCMAKE_PREFIX_PATH=${prefix}"
-# A program that insists on an older standard gets one sentence.
+# If a program insists on an older C++ standard, the compiler must say one sentence.
 echo '#include "gpipe/gpipe.h"' >old.cc
 expect 1 "LibTorch ${version} needs C++" c++ -fsyntax-only -std=c++14 -isystem "${prefix}/include/gpipe" \
   -isystem "${torch}/include" -isystem "${torch}/include/torch/csrc/api/include" old.cc

@@ -49,7 +49,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FOLDERS = ("balance", "diagnose", "gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
-# Headers for tests only.
+# These headers are only for tests, so they are not mutated.
 NOT_MUTATED = ("skip/testing.h",)
 TESTS = ("//balance/... + //diagnose:all + //gpipe:all + //gpipe/internal/... + //gpipe/runtime:all + "
          "//gpipe/tests/... + //interception:all + //meta:all + //skip:all")
@@ -82,7 +82,7 @@ class Mutant:
 
     def __init__(self, file, line, line_text, kind, change, start, end, prefix, suffix):
         self.number = -1
-        self.twins = 0  # how many mutants before it have otherwise the same name
+        self.twins = 0  # how many earlier mutants would have the same name
         self.file, self.line, self.line_text = file, line, line_text
         self.kind, self.change = kind, change
         self.start, self.end = start, end
@@ -125,9 +125,9 @@ class Source:
         self.file, self.text = file, text
         self.code = masked(text)
         self.lines = [0] + [match.end() for match in re.finditer("\n", text)]
-        self.partner = {}  # of each bracket
+        self.partner = {}  # the position of each bracket's partner
         self.block = set()  # positions of the { that begin statements
-        self.executable = bytearray(len(text))  # within a function's body
+        self.executable = bytearray(len(text))  # whether a position is within a function's body
         self.excluded = bytearray(len(text))
         self._match_brackets()
         self._exclude()
@@ -319,7 +319,7 @@ def find_mutants(file, text):
 
     def negate(begin, end, kind="negated"):
         if begin >= end or re.search(r"(?<![=!<>+*/|&-])=(?!=)", re.sub(r"\[[&=]\]", "", code[begin:end])):
-            return  # a declaration or an assignment
+            return  # it is a declaration or an assignment
         if re.match(r"(const\s+)?(auto|bool)\b", code[begin:end]):
             return
         if kind == "loop left out":
@@ -390,7 +390,7 @@ def find_mutants(file, text):
             mutated = "{} {} {}".format(piece(begin, middle), new, piece(right, end))
             kind = "off by one" if operator in COMPARISONS else "other operator"
             if re.search(r"//|\[[&=\w, ]*\]\s*(\(|\{)", text[begin:end]):
-                continue  # it would have to stand there twice
+                continue  # the mutated code would have to stand there twice
             add(kind, begin, end, "(gpipe_mutant({}) ? (" + verbatim(mutated) + ") : (", "))", mutated)
     for match in re.finditer(r"(?<![\w.'])0(?![\w.'])", code):
         where = source_line(source, match.start())
@@ -447,12 +447,12 @@ def find_mutants(file, text):
         if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
             continue
         if re.search(r"\b{}\b".format(match.group(3)), code[end : code.find("\n}", end)]):
-            continue  # used further on, by a name that would be another type's
+            continue  # its name is used below, and would then have another type
         declared = "std::optional<{}> {}; if (!gpipe_mutant({{}})) {}.emplace({});".format(
             match.group(2), match.group(3), match.group(3),
             verbatim(" ".join(text[match.start(4) : match.end(4)].split())))  # adds no line
         for key in [key for key in found if begin <= key[0] and key[1] <= end]:
-            del found[key]  # what it is given is of no use without it
+            del found[key]  # without the scope, its arguments have no effect
         add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
         source.excluded[begin:end] = b"\1" * (end - begin)
 
@@ -516,7 +516,7 @@ def nested(mutants):
 def instrumented(text, mutants):
     """`text` with every mutant behind its switch; the lines keep their numbers."""
     inserts = collections.defaultdict(lambda: ([], []))
-    for mutant in mutants:  # the outer ones come first
+    for mutant in mutants:  # outer mutants come first
         inserts[mutant.start][1].append(mutant.prefix.format(mutant.number))
         inserts[mutant.end][0].append(mutant.suffix.format(mutant.number))
     if not inserts:
@@ -537,7 +537,7 @@ def mutated_files(root):
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
-            # Programs are left out: tests of single units do not run them.
+            # Programs are left out, because tests of single units do not run them.
             other = path.stem.endswith(("_test", "_main", "_benchmark")) or name in NOT_MUTATED or "/testing/" in name
             if path.suffix in (".cc", ".h") and not other:
                 result.append(name)

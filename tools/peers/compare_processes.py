@@ -64,7 +64,8 @@ def time_one_rank():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
-    # Shapes are inferred in the first step: since 2.15 given ones fail ("A GradientEdge root requires a gradient").
+    # The shapes are not given but inferred in the first step, because since 2.15 given shapes fail
+    # ("A GradientEdge root requires a gradient").
     stage = PipelineStage(torch.nn.Linear(WIDTH, WIDTH), rank, size, torch.device("cpu"))
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=lambda output, target: output.mean())
     batch = torch.randn(ROWS * MICRO_BATCHES, WIDTH)

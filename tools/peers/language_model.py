@@ -9,6 +9,11 @@ the program up to rounding, and the time is another.
     OMP_NUM_THREADS=1 python3 tools/peers/language_model.py --begin=/tmp/begin --balance=5,6
     python3 tools/peers/language_model.py --begin=/tmp/begin --balance=11      # one process, no pipeline
 
+On a GPU, with the flags of that name that the program was given (and --compile for torch.compile):
+
+    python3 tools/peers/language_model.py --begin=/tmp/begin --balance=27 --blocks=12 --width=768 --heads=12 \
+      --length=1024 --batch=32 --device=cuda:0 --bfloat16
+
 Needs a Python with our LibTorch's version of torch (pip install torch==$(third_party/libtorch/libtorch.sh default)), and
 Debian's package bible-kjv-text or --text=FILE.
 """
@@ -27,8 +32,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-# The defaults of the program's flags.
+# The defaults of the program's flags. main() sets these five variables to the values of the flags.
 BLOCKS, WIDTH, HEADS, LENGTH, BATCH = 4, 128, 4, 256, 16
+SIZES = ("BLOCKS", "WIDTH", "HEADS", "LENGTH", "BATCH")
 RATE, WARM_UP, DECAY, CLIP, SEED = 3e-3, 50, 0.1, 1.0, 0
 END, VOCABULARY, IGNORED, HELD_OUT, OPEN_ROWS = 256, 257, -100, 20, 16
 
@@ -130,14 +136,14 @@ class Embedding(torch.nn.Module):
 
 
 def places_in(documents):
-    places = torch.arange(documents.shape[1])
+    places = torch.arange(documents.shape[1], device=documents.device)
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0)) * places
     return places - begins.cummax(1).values
 
 
 def rotated(x, places):
     size = x.shape[-1]
-    angles = places[:, None, :, None] / 10000 ** (torch.arange(0, size, 2) / size)
+    angles = places[:, None, :, None] / 10000 ** (torch.arange(0, size, 2, device=x.device) / size)
     first, second = x.chunk(2, -1)
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
@@ -223,7 +229,7 @@ def rate_at(step, steps):
 
 def clip(parameters, pipelined):
     """Clips the gradients by their norm over all stages."""
-    square = sum((p.grad.norm() ** 2 for p in parameters), torch.zeros(()))
+    square = sum((p.grad.norm() ** 2 for p in parameters), torch.zeros((), device=parameters[0].device))
     if pipelined:
         dist.all_reduce(square)
     scale = CLIP / (square.sqrt() + 1e-6)
@@ -234,30 +240,37 @@ def clip(parameters, pipelined):
 
 def train(arguments, rank, stages):
     balance = [int(count) for count in arguments.balance.split(",")]
+    device = torch.device(arguments.device)
     layers = all_layers()
     load(layers, f"{arguments.begin}/model.safetensors")
     begin = sum(balance[:rank])
-    module = Layers(layers[begin:begin + balance[rank]])
+    module = Layers(layers[begin:begin + balance[rank]]).to(device)
+    if arguments.bfloat16:
+        module.forward = torch.autocast(device.type, torch.bfloat16)(module.forward)
+    if arguments.compile:
+        module.compile()
     matrices = [p for p in module.parameters() if p.dim() > 1]
     others = [p for p in module.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], betas=(0.9, 0.95))
 
-    counted = 1  # tokens of the mini-batch that count
+    counted = 1  # how many tokens of the mini-batch count
 
     def share_of_loss(logits, targets):
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum") / counted
+        summed = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return summed / counted
 
     if stages > 1:
-        # Shapes are inferred in the first step: since 2.15 given ones fail ("A GradientEdge root requires a gradient").
-        stage = PipelineStage(module, rank, stages, torch.device("cpu"))
+        # The shapes are not given but inferred in the first step, because since 2.15 given shapes
+        # fail ("A GradientEdge root requires a gradient").
+        stage = PipelineStage(module, rank, stages, device)
         schedule = Schedule1F1B(stage, arguments.chunks, loss_fn=share_of_loss, scale_grads=False)
 
     losses, tokens, seconds = [], 0, 0.0
     data = batches(training_pieces(read_text(arguments.text)))
     for step in range(arguments.steps):
         start = time.perf_counter()
-        ids, documents, targets = next(data)
+        ids, documents, targets = (tensor.to(device) for tensor in next(data))
         counted = int((targets != IGNORED).sum())
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step, arguments.steps_of_rate or arguments.steps)
@@ -276,6 +289,8 @@ def train(arguments, rank, stages):
             losses.append(sum(part.item() for part in parts))
         clip(list(module.parameters()), stages > 1)
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds += time.perf_counter() - start
         tokens += counted
         if (step + 1) % arguments.every == 0 and rank == stages - 1:
@@ -292,23 +307,30 @@ def main():
     parser.add_argument("--steps", type=int, default=500, help="default 500")
     parser.add_argument("--steps-of-rate", type=int, help="the steps that the learning rate is for (default --steps)")
     parser.add_argument("--every", type=int, default=100, help="steps between two lines (default 100)")
+    parser.add_argument("--device", default="cpu", help="where all stages are, such as cuda:0 (default cpu)")
+    parser.add_argument("--bfloat16", action="store_true", help="products in bfloat16 (autocast)")
+    parser.add_argument("--compile", action="store_true", help="compiles each stage (torch.compile)")
+    for name in SIZES:
+        parser.add_argument(f"--{name.lower()}", type=int, default=globals()[name], help=f"default {globals()[name]}")
     arguments = parser.parse_args()
+    globals().update({name: getattr(arguments, name.lower()) for name in SIZES})
     stages = arguments.balance.count(",") + 1
     if stages == 1:
         train(arguments, 0, 1)
         return
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if arguments.device.startswith("cuda") else "gloo")
         train(arguments, dist.get_rank(), stages)
         dist.destroy_process_group()
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    # Stages may share a GPU, so NCCL_HOSTID makes NCCL take each stage for a host of its own.
     ranks = [
         subprocess.Popen([sys.executable, __file__, *sys.argv[1:]],
                          env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(stages), "MASTER_ADDR": "127.0.0.1",
-                              "MASTER_PORT": str(port)}) for rank in range(stages)]
+                              "MASTER_PORT": str(port), "NCCL_HOSTID": f"stage-{rank}"}) for rank in range(stages)]
     sys.exit(max(rank.wait() for rank in ranks))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints a folder for PYTHONPATH, with Python's peft and what that needs beside tools/transformers/transformers.sh. The
-# first call downloads the pinned wheels (1.4 MB), once for all clones. For //models:peft_live_test, which is skipped where
-# they are not.
+# Prints a folder for PYTHONPATH, with Python's peft and what that needs beside
+# tools/transformers/transformers.sh. The first call downloads the pinned wheels (1.4 MB), once for
+# all clones. //models:peft_live_test needs them, and is skipped without them.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints a folder for PYTHONPATH, with pytest and what torch needs beside the LibTorch that is there already
-# (third_party/libtorch), which is its torch. The first call downloads the pinned wheels (11 MB), once for all clones.
-# For the tests of //python, which are skipped where they are not.
+# Prints a folder for PYTHONPATH, with pytest and what torch needs beside the LibTorch that is there
+# already (third_party/libtorch), which is its torch. The first call downloads the pinned wheels (11
+# MB), once for all clones. The tests of //python need them, and are skipped without them.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

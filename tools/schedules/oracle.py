@@ -13,7 +13,7 @@ import sys
 from ortools.sat.python import cp_model
 
 SCALE = 10  # times are multiples of 0.1
-SECONDS = 20  # for one case
+SECONDS = 20  # the time limit of one case
 
 
 def least(worker_of, micro_batches, costs, held):
@@ -31,7 +31,7 @@ def least(worker_of, micro_batches, costs, held):
                 begin = model.new_int_var(0, horizon, f"{kind}{stage}.{i}")
                 start[kind, stage, i] = begin
                 busy[worker_of[stage]].append(model.new_fixed_size_interval_var(begin, duration, f"b{kind}{stage}.{i}"))
-                if i > 0:  # sums in one order
+                if i > 0:  # gradients are summed in one order
                     model.add(begin >= start[kind, stage, i - 1] + duration)
             # The activation is held from the start of the forward to the end of the weight
             # gradient.
@@ -83,7 +83,9 @@ def main():
                         continue
                     found = least(placement(shape, workers, v), micro_batches, costs, held)
                     if found is None:
-                        print(f"not proven: {shape} {workers} {v} {micro_batches} {costs} {held}", file=sys.stderr)
+                        print(f"no optimum was proven within {SECONDS} s, so this row is left out: {shape}, {workers} "
+                              f"workers, {v} stages each, {micro_batches} micro-batches, costs {costs}, {held} held",
+                              file=sys.stderr)
                         continue
                     print(shape, workers, v, micro_batches, *costs, held, found, flush=True)
 

@@ -1,4 +1,5 @@
-// gpipe_cc_test makes several programs from this source: each one knows its device and can use it.
+// Tests that each of the programs that gpipe_cc_test makes of this source knows its device and can
+// use it.
 
 #include <ATen/Context.h>
 #include <ATen/ops/ones.h>

@@ -1,5 +1,5 @@
-// Every library that comes through //third_party compiles, links and runs, all in one program: a
-// failure here is a fault of the machine's set-up, not of GPipe.
+// Tests that every library of //third_party compiles, links and runs, all in one program. A failure
+// here is a fault of the machine's set-up, not of GPipe.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>

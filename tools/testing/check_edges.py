@@ -28,7 +28,7 @@ def targets(package):
         for each in call.keywords:
             try:
                 values[each.arg] = ast.literal_eval(each.value)
-            except ValueError:  # a select() or a list that is put together
+            except ValueError:  # it is a select(), or a sum of lists
                 pass
         if "name" in values:
             result[values["name"]] = values

@@ -32,7 +32,7 @@ struct EdgeRow {
   }
 };
 
-// `call` takes the value.
+// A row of whole numbers at which code often breaks. `call` is called with each value.
 inline EdgeRow integers(std::string function, std::string argument,
                         const std::function<void(int64_t)>& call) {
   EdgeRow row{std::move(function), std::move(argument), {}};
@@ -56,7 +56,8 @@ inline EdgeRow numbers(std::string function, std::string argument,
   return row;
 }
 
-// `call` takes a length: 0, and the right one minus and plus 1.
+// A row of wrong lengths: 0, and the right length minus and plus 1. `call` is called with each
+// length.
 inline EdgeRow lengths(std::string function, std::string argument, size_t right,
                        const std::function<void(size_t)>& call) {
   EdgeRow row{std::move(function), std::move(argument), {}};
@@ -78,7 +79,7 @@ inline EdgeRow texts(std::string function, std::string argument,
   return row;
 }
 
-// Any other values.
+// A row with any other calls.
 inline EdgeRow calls(std::string function, std::string argument, std::vector<EdgeRow::Call> calls) {
   return {std::move(function), std::move(argument), std::move(calls)};
 }

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by tests that run the Python of the LibTorch that a program is linked with, where it has one.
+# Tests source this file to run the Python of the LibTorch that a program is linked with, if that
+# LibTorch has one.
 
 # skip NAME REASON: ends the test, and its report says so: tools/ci counts it as neither passed nor failed.
 skip() {

@@ -20,10 +20,10 @@ namespace gpipe::testing {
 // `Args`: what the test passes to the call of every row, such as an object that must outlive it.
 template <typename... Args>
 struct WrongInput {
-  std::string name;  // of the test: letters, digits and underscores
+  std::string name;  // the test's name: letters, digits and underscores
   std::function<void(Args...)> call;
-  std::type_index type;            // of the exception, exactly: not a base of it
-  std::vector<std::string> parts;  // of its message: what was given, what to do
+  std::type_index type;            // the exact type of the exception, not a base of it
+  std::vector<std::string> parts;  // texts in its message: what was given, what to do
 
   friend std::ostream& operator<<(std::ostream& stream, const WrongInput& row) {
     return stream << row.name;

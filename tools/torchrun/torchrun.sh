@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints a folder for PYTHONPATH, with what PyTorch's launcher needs beside the LibTorch that is there already
-# (third_party/libtorch), of which it is a part. The first call downloads the pinned wheels (9 MB), once for all clones.
-# For //examples/distributed:torchrun_test, which is skipped where they are not.
+# Prints a folder for PYTHONPATH, with what PyTorch's launcher needs beside the LibTorch that is
+# there already (third_party/libtorch), of which it is a part. The first call downloads the pinned
+# wheels (9 MB), once for all clones. //examples/distributed:torchrun_test needs them, and is
+# skipped without them.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

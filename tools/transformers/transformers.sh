@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Prints a folder for PYTHONPATH, with Python's transformers and what that needs beside the LibTorch that is there
-# already (third_party/libtorch), which is its torch. The first call downloads the pinned wheels (54 MB), once for all
-# clones. For //models:transformers_live_test and //gpipe/saving:checkpoint_live_test (safetensors), which are skipped
-# where they are not.
+# Prints a folder for PYTHONPATH, with Python's transformers and what that needs beside the LibTorch
+# that is there already (third_party/libtorch), which is its torch. The first call downloads the
+# pinned wheels (54 MB), once for all clones. //models:transformers_live_test and
+# //gpipe/saving:checkpoint_live_test (safetensors) need them, and are skipped without them.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -5,7 +5,7 @@
 
 #include "balance/choose/training.h"
 
-// Layers of --width; a sample of 8 rows.
+// Returns the network, whose layers have --width features, with a sample of 8 rows.
 gpipe::balance::Training make_model();
 
 #endif  // BALANCE_COMMANDS_TESTING_OWN_NETWORK_H_

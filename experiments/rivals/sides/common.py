@@ -39,7 +39,7 @@ def fill_parameter(parameter, k, name):
 
 
 def fill_parameters(module, first=0):
-    """`first` is the place of the module's first parameter in the whole network."""
+    """Fills the module's parameters. `first`: the place of the first one in the whole network."""
     for k, (name, parameter) in enumerate(module.named_parameters(), first):
         fill_parameter(parameter, k, name)
 
@@ -119,7 +119,8 @@ class PeakMemory:
 
 
 class PeakDeviceMemory:
-    """The same for a GPU: what torch's allocator has handed out, not what it has reserved."""
+    """The most bytes of a GPU since the construction, above what was held then: what torch's
+    allocator has handed out, not what it has reserved."""
 
     def __init__(self, device):
         self.device = device

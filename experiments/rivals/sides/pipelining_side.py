@@ -58,7 +58,7 @@ class Stage(torch.nn.Module):
         self.recompute = recompute
 
     def run(self, *inputs):
-        inputs = [ContiguousGradient.apply(value) if value.requires_grad else value for value in inputs]
+        inputs = tuple(ContiguousGradient.apply(value) if value.requires_grad else value for value in inputs)
         count = len(inputs) - len(self.entering)
         skips = dict(zip(self.entering, inputs[count:]))
         x = inputs[:count] if count > 1 else inputs[0]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""torch without a pipeline in //experiments/rivals: the whole mini-batch at once; the same commands and answers as
-ours.cc with --trainer=plain. The additional time of a step here is Python's share.
+"""A side of //experiments/rivals: torch without a pipeline. A step takes the whole mini-batch at once.
+
+It has the commands and answers of ours.cc with --trainer=plain. What a step takes longer than there is Python's share.
 """
 
 import torch

@@ -15,7 +15,7 @@ const char* const kSameCalls = ": all ranks must make the same calls in the same
 
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
-// The line of the text that contains a place, and where that line begins.
+// A line of a text, and the position in the text at which the line begins.
 struct Line {
   std::size_t begin;
   std::string text;
@@ -26,9 +26,9 @@ Line line_at(const std::string& text, std::size_t place) {
   return {begin, text.substr(begin, text.find('\n', begin) - begin)};
 }
 
-// The value, quoted; for a long value only the part around `difference`.
+// The value in quotes. A long value is cut to the part around `difference`.
 std::string shown(const std::string& value, std::size_t difference) {
-  constexpr std::size_t kLongest = 80;  // what quoted() shows
+  constexpr std::size_t kLongest = 80;  // the length that quoted() shows whole
   if (value.size() <= kLongest) return quoted(value);
   const std::size_t begin = difference < kLongest / 2 ? 0 : difference - kLongest / 2;
   return (begin == 0 ? "" : "...") + quoted(value.substr(begin, kLongest)) +
@@ -57,7 +57,8 @@ std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64
 std::optional<std::string> Agreement::add(int64_t rank, Words words) {
   const auto [own, is_new] = words_.insert({rank, std::move(words)});
   if (!is_new || decided_) return std::nullopt;
-  // All earlier ranks have said the same, so it suffices to compare with the lowest other rank.
+  // All ranks that came earlier have said the same, so it suffices to compare with the lowest of
+  // them.
   const auto other = own == words_.begin() ? std::next(own) : words_.begin();
   if (other != words_.end()) {
     const auto& low = own->first < other->first ? *own : *other;
@@ -90,7 +91,7 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
           std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
           a.begin());
       const std::string same = low.second.name + " must be the same on all ranks: ";
-      // If the values are tables: the first line that differs.
+      // If the values have several lines, the message names the first line that differs.
       const Line of_a = line_at(a, difference);
       const Line of_b = line_at(b, difference);
       const std::size_t place = difference - of_a.begin;

@@ -28,7 +28,7 @@ TEST(Agreement, NamesTwoRanksAndBothValuesAtOnce) {
   EXPECT_EQ(agreement.add(3, {"chunks", "8"}), std::nullopt);
   EXPECT_EQ(agreement.add(1, {"chunks", "4"}),
             "chunks must be the same on all ranks: rank 1 has '4', rank 3 has '8'");
-  // The first verdict does not change.
+  // The verdict is given once: words that come later give none.
   EXPECT_EQ(agreement.add(0, {"chunks", "2"}), std::nullopt);
   EXPECT_EQ(agreement.add(0, {"chunks", "8"}), std::nullopt);
   EXPECT_FALSE(agreement.complete());
@@ -119,7 +119,7 @@ TEST(Agreement, ShowsTheFirstLineThatDiffers) {
   EXPECT_EQ(verdict("0: Linear\n", "0: Linear\n1: ReLU\n"),
             "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
             "'', rank 1 has '1: ReLU'");
-  // One line is the beginning of the other.
+  // Both lines are shown whole if one of them is the beginning of the other.
   EXPECT_EQ(verdict("0: Linear\n1: ReLU\n", "0: Linear 4\n1: ReLU\n"),
             "layers must be the same on all ranks: line 1 is the first that differs: rank 0 has "
             "'0: Linear', rank 1 has '0: Linear 4'");

@@ -29,7 +29,7 @@ std::optional<Verdict> Collectives::hear(int64_t rank, uint32_t epoch, Agree wor
     verdict =
         Verdict{words.number, std::move(*text), agreement.take_values(), agreement.given_up()};
   }
-  // Until all ranks have come, the poll is kept, so that a late rank does not begin a new one.
+  // The poll is kept until all ranks have come, so that a late rank does not begin a new poll.
   if (agreement.complete()) polls_.erase(poll);
   return verdict;
 }

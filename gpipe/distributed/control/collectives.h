@@ -47,7 +47,7 @@ class Collectives {
   void know(uint32_t epoch, Verdict verdict);
 
   // On rank 0: takes what a rank, possibly this one, says. Returns the verdict for all ranks if
-  // that decides the call.
+  // these words decide the call.
   std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree words, Time now);
   // On rank 0: decides each undecided call whose first rank came at `latest` or before. `waited`:
   // how long ago that is, for messages.
@@ -68,7 +68,7 @@ class Collectives {
   uint64_t begun_ = 0;
   uint64_t ended_ = 0;  // number of the begun calls that have ended
   std::map<Key, Poll> polls_;
-  std::map<Key, Verdict> verdicts_;  // not taken yet
+  std::map<Key, Verdict> verdicts_;  // that end() has not taken yet
 };
 
 }  // namespace gpipe::distributed

@@ -41,7 +41,8 @@ TEST(Collectives, RankZeroDecidesWhenAllHaveCome) {
 TEST(Collectives, CallsThatOverlapAreApart) {
   Collectives calls(3);
   EXPECT_FALSE(calls.hear(1, 0, compared(1, "8"), after(0)));
-  // The first two differ, which decides the call; a late rank does not begin a new one.
+  // The values of ranks 1 and 2 differ, which decides call 1. What rank 0 says later in call 1 does
+  // not begin that call again.
   EXPECT_THAT(calls.hear(2, 0, compared(1, "4"), after(0))->text, HasSubstr("rank 2 has '4'"));
   EXPECT_FALSE(calls.hear(1, 0, compared(2, "5"), after(0)));
   EXPECT_FALSE(calls.hear(2, 0, compared(2, "5"), after(0)));
@@ -66,7 +67,7 @@ TEST(Collectives, ARankWaitsForTheVerdictOfItsOwnCall) {
   EXPECT_FALSE(calls.has_verdict());
   EXPECT_FALSE(calls.is_waiting());
   EXPECT_EQ(calls.ended(), 1);
-  // The verdict had come before this rank made the call.
+  // The verdict of call 2 came before this rank made that call, and is kept for it.
   EXPECT_EQ(calls.begin(), 2);
   EXPECT_EQ(calls.ended(), 1);
   ASSERT_TRUE(calls.has_verdict());
@@ -87,7 +88,7 @@ TEST(Collectives, GivesUpWhatHasWaitedLong) {
   EXPECT_EQ(first[0].epoch, 7);
   EXPECT_EQ(first[0].verdict.number, 4);
   EXPECT_THAT(first[0].verdict.text, StartsWith("rank 0 did not come to 'chunks' within 5 s"));
-  const auto second = calls.give_up(after(12), "5 s");  // the first call is decided
+  const auto second = calls.give_up(after(12), "5 s");  // call 4 has been decided
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].verdict.number, 5);
   EXPECT_THAT(second[0].verdict.text, StartsWith("ranks 0, 2 did not come to 'times'"));
@@ -107,7 +108,7 @@ TEST(Collectives, AnEpochForgetsThoseBefore) {
   EXPECT_FALSE(calls.is_waiting());
   EXPECT_EQ(calls.begin(), 1);
   EXPECT_FALSE(calls.has_verdict());
-  // An old verdict, which was still in transit, arrives.
+  // A verdict of the earlier epoch, which was still in transit, arrives and is ignored.
   calls.know(0, {1, "old", {}});
   EXPECT_FALSE(calls.has_verdict());
   EXPECT_FALSE(calls.hear(0, 0, compared(2, "4"), after(0)));

@@ -25,12 +25,13 @@ using internal::MutexUnlock;
 
 constexpr std::size_t kLongestValue = 1 << 20;
 constexpr std::size_t kLongestText = 1500;  // so that 256 faults fit into one message
-// How long a rank waits for the cause after a symptom.
+// How long throw_failure() waits for another rank to report the cause of a symptom.
 constexpr Milliseconds kCauseLimit{2000};
 constexpr Milliseconds kLeavingLimit{1000};
-// How long a rank waits for rank 0's own record if another rank has decided.
+// How long a call waits, when a record is decided, for rank 0's own record or verdict.
 constexpr Milliseconds kRecordLimit{500};
-// The decision takes less than a second; the limit allows for a machine that was stopped meanwhile.
+// How long next_epoch() waits for the decision. It takes less than a second; the limit allows for a
+// machine that was stopped meanwhile.
 constexpr Milliseconds kDecisionLimit{10000};
 
 std::string shortened(std::string text) {
@@ -60,7 +61,7 @@ Control::Impl::Impl(ControlOptions options)
       collectives_(options_.size) {
   if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
   last_turn_ = next_beat_ = Clock::now();
-  // Signals are for the program's own threads.
+  // The thread starts with all signals blocked, because signals are for the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -132,7 +133,7 @@ std::string Control::Impl::host_of(int64_t rank) const {
 
 void Control::Impl::check() {
   const MutexLock lock(mutex_);
-  // Another thread may just have begun the next epoch.
+  // If another thread has just begun the next epoch, there is no failure to throw any more.
   if (records_.has_failed()) throw_with_lock("");
 }
 
@@ -144,7 +145,7 @@ void Control::Impl::report(Fault fault, std::optional<int64_t> reported_epoch) {
     epoch = records_.epoch();
     if (reported_epoch && *reported_epoch != epoch) return;
   }
-  // Stop this process's own work before the others are told.
+  // This process's own work is stopped before the other ranks are told.
   watchers_.cancel(epoch);
   const MutexLock lock(mutex_);
   if (records_.epoch() != epoch) return;
@@ -194,11 +195,12 @@ void Control::Impl::next_epoch() {
     throw std::logic_error("next_epoch() is for after a failure, and nothing has failed");
   }
   wait_for_record(*round);
-  // Another thread may begin the next epoch meanwhile.
+  // If another thread begins the next epoch meanwhile, this call is over, too.
   const auto is_over = [&]() GPIPE_REQUIRES(mutex_) { return records_.round() != round; };
   if (is_over()) return;
   const uint32_t target = round->epoch + 1;
-  // Ranks that left before the failure, or while it was being told, will not come.
+  // Ranks that left before the failure, or while it was being told, do not come to the next epoch,
+  // so they count as lost.
   for (int64_t rank = 0; rank < options_.size; ++rank) {
     if (peer_of(rank).bye && !records_.is_ready(rank, target)) note_left(rank, "the next epoch");
   }
@@ -298,8 +300,8 @@ std::vector<std::string> Control::Impl::call_collective(Agree words) {
   };
   changed_.wait(mutex_,
                 [&]() GPIPE_REQUIRES(mutex_) { return has_verdict() || round->is_decided(); });
-  // Other ranks may have got a verdict before they failed. Then it arrives here before rank 0's
-  // record does.
+  // If there is a record, other ranks may have got the verdict of this call before the failure.
+  // Then the verdict arrives here before rank 0's record does, so this waits for one of the two.
   changed_.wait_for(mutex_, kRecordLimit, [&]() GPIPE_REQUIRES(mutex_) {
     return has_verdict() || options_.rank == 0 || heard_of_rank_0_ > round->epoch ||
            records_.may_be_lost(0) || records_.round() != round;
@@ -368,7 +370,8 @@ void Control::Impl::throw_with_lock(const std::shared_ptr<const FailureRound>& r
   wait_for_record(*round);
   {
     const MutexUnlock unlock(mutex_);
-    // When the caller catches the failure, nothing in this process must still wait.
+    // The watches are canceled before the throw, because nothing in this process may still wait for
+    // another rank when the caller catches the failure.
     watchers_.cancel(round->epoch);
   }
   throw DistributedFailure(round->record);
@@ -376,8 +379,8 @@ void Control::Impl::throw_with_lock(const std::shared_ptr<const FailureRound>& r
 
 Control::Control(ControlOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Control::~Control() {
-  // Threads exist only in the parent. Destroying a condition variable would wait here for threads
-  // that do not exist, so the copy in a forked child is leaked.
+  // In a forked child this object is a copy, whose threads exist only in the parent. Destroying its
+  // condition variable would wait for these threads, so the copy is leaked.
   if (impl_->is_a_copy()) (void)impl_.release();
 }
 

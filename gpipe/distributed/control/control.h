@@ -51,7 +51,7 @@ struct ControlOptions {
 //
 // Example:
 //   Control control(std::move(options));
-//   control.add_peer(0, endpoint_of_rank_0);           // those with lower ranks
+//   control.add_peer(0, endpoint_of_rank_0);           // each rank with a lower number
 //   control.wait_until_connected(deadline);
 //   control.agree("balance", "3,3,2");
 class Control {
@@ -83,7 +83,7 @@ class Control {
   // Says that this rank failed: cancels the work that this rank's watches guard, then tells all
   // ranks. Fills in the fault's rank and host. Does not wait.
   void report(Fault fault);
-  // Does so for a fault that belongs to `epoch`. If that epoch is over, nothing happens.
+  // Reports a fault that belongs to `epoch`. If that epoch is over, nothing happens.
   void report(Fault fault, int64_t epoch);
   // Like report(), for the exception that is being handled. A DistributedFailure is not this rank's
   // own fault and is not reported again.
@@ -93,8 +93,8 @@ class Control {
   // to think that something failed. If nothing else is known within two seconds, this rank reports
   // the symptom as its fault.
   [[noreturn]] void throw_failure(const std::string& symptom);
-  // Does so for a symptom that belongs to `epoch`. If that epoch is over, throws std::runtime_error
-  // with the symptom, and nothing else happens.
+  // As throw_failure() above, for a symptom that belongs to `epoch`. If that epoch is over, throws
+  // std::runtime_error with the symptom, and nothing else happens.
   [[noreturn]] void throw_failure(const std::string& symptom, int64_t epoch);
 
   // Compares `value` over all ranks, all of which must call this with the same `name`, as their
@@ -108,8 +108,8 @@ class Control {
   // exchange() are counted together).
   // Throws Disagreement on all of them if the names differ, or one compares where another
   // exchanges; DistributedFailure if a rank fails meanwhile; std::invalid_argument for a value that
-  // is too long: all of them must fit into one message, so the limit is about a megabyte divided by
-  // the number of ranks.
+  // is too long: the values of all ranks must fit into one message, so the limit is about a
+  // megabyte divided by the number of ranks.
   // `is_patient`: waits without a limit, because other ranks may still be computing; it must be the
   // same on all ranks.
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
@@ -125,8 +125,8 @@ class Control {
   // Throws Disagreement if another rank has given up the call that this one has begun.
   void check_not_given_up();
 
-  // The number of failures from which the ranks have recovered. What belongs to an earlier epoch is
-  // ignored.
+  // The number of failures from which the ranks have recovered. Faults, symptoms and values of an
+  // earlier epoch are ignored.
   int64_t epoch() const;
   // After a failure: waits until all ranks call this, then forgets the failure. Throws
   // DistributedFailure, the same on all ranks, if a rank is lost: then only a new session helps.
@@ -154,7 +154,8 @@ class Control {
    public:
     // Throws DistributedFailure if something has failed or a rank has left.
     explicit Call(Control& control);
-    // Without done() this rank has not completed the call; if nothing else failed, reports that.
+    // If done() was not called, this rank has not completed the call. If nothing else has failed,
+    // that is reported as its fault.
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;

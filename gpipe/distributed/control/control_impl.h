@@ -46,7 +46,7 @@ class Control::Impl {
   explicit Impl(ControlOptions options);
   ~Impl();
   const ControlOptions& options() const { return options_; }
-  // Whether this object is the copy in a forked child.
+  // Whether this object is the copy of the parent's object in a forked child.
   bool is_a_copy() const { return getpid() != process_; }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
@@ -55,10 +55,10 @@ class Control::Impl {
   std::string host_of(int64_t rank) const;
   void check();
 
-  // Without `reported_epoch`: a fault of the current epoch.
+  // `reported_epoch`: the epoch that the fault belongs to; std::nullopt for the current epoch.
   void report(Fault fault, std::optional<int64_t> reported_epoch);
 
-  // Without `epoch`: a symptom of the current epoch.
+  // `epoch`: the epoch that the symptom belongs to; std::nullopt for the current epoch.
   [[noreturn]] void throw_failure(const std::string& symptom, std::optional<int64_t> epoch);
   void agree(const std::string& name, const std::string& value);
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
@@ -73,7 +73,8 @@ class Control::Impl {
   void end_call(bool done);
 
  private:
-  // A call of agree() or exchange(), whose number is filled in. Returns what was collected.
+  // Makes a call of agree() or exchange(): fills in the number of `words`, and waits for the
+  // verdict. Returns the collected values.
   std::vector<std::string> call_collective(Agree words);
 
   static std::string seconds(Milliseconds time);
@@ -102,27 +103,30 @@ class Control::Impl {
   void excuse_silence(Time now) GPIPE_REQUIRES(mutex_);
   void take(const MeshEvent& event, Time now) GPIPE_REQUIRES(mutex_);
 
-  // Writes what is queued immediately: rank 0 may go on, and end, as soon as it has decided, and
-  // the others must have its verdict then. This also saves waking the thread, unless more is left.
+  // Writes the queued frames at once, and does not leave that to the thread: rank 0 may go on, and
+  // end, as soon as it has decided, and the other ranks must have its verdict then. The thread is
+  // woken only if some frames could not be written, or if this epoch has failed.
   void send_queued() GPIPE_REQUIRES(mutex_);
 
   // Sends a rank that has just connected what the others were told before.
   void catch_up(int64_t rank) GPIPE_REQUIRES(mutex_);
 
-  // A rank can no longer take part. If it has said that it leaves, the ranks that need it know.
+  // Notes that a rank can no longer take part. If that rank has said that it leaves, nothing is
+  // noted, because the ranks that need it know already.
   void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) GPIPE_REQUIRES(mutex_);
   bool is_needed(int64_t rank) const GPIPE_REQUIRES(mutex_) {
     return !peer_of(rank).bye && !records_.is_lost(rank);
   }
 
-  // A rank that leaves does not decide: the others know that it leaves and give it no turn.
+  // Whether this rank may decide. A rank that leaves does not: the others know that it leaves and
+  // give it no turn.
   bool may_decide() const GPIPE_REQUIRES(mutex_) { return records_.is_open() && !is_leaving_; }
 
-  // A rank that cannot be reached gets no turn.
+  // When it is this rank's turn to decide. A rank that cannot be reached gets no turn.
   Time time_to_decide() const GPIPE_REQUIRES(mutex_);
   void decide() GPIPE_REQUIRES(mutex_);
 
-  // To be called when the records may have changed.
+  // Must be called when the records may have changed.
   void records_changed() GPIPE_REQUIRES(mutex_);
   void tell_faults(Time now) GPIPE_REQUIRES(mutex_);
   void beat(Time now) GPIPE_REQUIRES(mutex_);
@@ -130,7 +134,7 @@ class Control::Impl {
   void take(int64_t rank, const Frame& frame, Time now) GPIPE_REQUIRES(mutex_);
   void take_valid(int64_t rank, const Frame& frame, Time now) GPIPE_REQUIRES(mutex_);
 
-  // Ranks that have left before `what` have failed.
+  // Notes each rank that left before `what` as failed.
   template <typename LeftBefore>
   void expect_present(const std::string& what, LeftBefore left_before) GPIPE_REQUIRES(mutex_) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
@@ -144,7 +148,8 @@ class Control::Impl {
   void hear(int64_t rank, uint32_t epoch, Agree words) GPIPE_REQUIRES(mutex_);
   void give_up_collectives(Time now) GPIPE_REQUIRES(mutex_);
 
-  // Sends nothing after the record: a rank that has thrown it may be in another call by now.
+  // Tells all ranks a decision. Sends nothing once the epoch has a record, because a rank that has
+  // thrown the record may be in another call by now.
   void announce(Collectives::Decision decision) GPIPE_REQUIRES(mutex_);
   void throw_if_given_up() const GPIPE_REQUIRES(mutex_);
   bool is_given_up(uint64_t call) const GPIPE_REQUIRES(mutex_) {
@@ -154,9 +159,10 @@ class Control::Impl {
   std::vector<int64_t> unready(uint32_t target) const GPIPE_REQUIRES(mutex_);
   void begin_next_epoch() GPIPE_REQUIRES(mutex_);
 
-  // `round` stays the same if another thread begins the next epoch meanwhile.
+  // Waits until `round` has a record. `round` stays the same if another thread begins the next
+  // epoch meanwhile.
   void wait_for_record(const FailureRound& round) GPIPE_REQUIRES(mutex_);
-  // Lets go of the mutex meanwhile.
+  // Both functions unlock the mutex while they wait or report.
   [[noreturn]] void throw_with_lock(const std::string& symptom) GPIPE_REQUIRES(mutex_);
   [[noreturn]] void throw_with_lock(const std::shared_ptr<const FailureRound>& round)
       GPIPE_REQUIRES(mutex_);
@@ -178,9 +184,9 @@ class Control::Impl {
   FailureRecords records_ GPIPE_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};  // whether this epoch has failed
 
-  // Begun in all epochs.
+  // The number of calls that have begun, in all epochs together.
   uint64_t calls_begun_ GPIPE_GUARDED_BY(mutex_) = 0;
-  // Calls up to this number are no longer made.
+  // The calls up to this number are given up: no rank makes them any more.
   uint64_t calls_given_up_ GPIPE_GUARDED_BY(mutex_) = 0;
   std::string given_up_text_ GPIPE_GUARDED_BY(mutex_);
   // Rank 0's records of all epochs before this one have arrived.
@@ -189,7 +195,8 @@ class Control::Impl {
   bool is_in_call_ GPIPE_GUARDED_BY(mutex_) = false;
   uint32_t call_epoch_ GPIPE_GUARDED_BY(mutex_) = 0;  // the epoch in which the last call began
   Collectives collectives_ GPIPE_GUARDED_BY(mutex_);
-  std::string collective_ GPIPE_GUARDED_BY(mutex_);  // describes the last of them, for messages
+  // Describes the last agreement or exchange, for messages.
+  std::string collective_ GPIPE_GUARDED_BY(mutex_);
 
   Watchers watchers_;  // its functions never need mutex_
 

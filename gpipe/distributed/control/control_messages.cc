@@ -1,6 +1,8 @@
 #include "gpipe/distributed/control/control_messages.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "gpipe/distributed/sockets/bytes.h"
 
@@ -13,18 +15,34 @@ constexpr const char* kProtocol = "gpipe control 4";
 
 enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
 
+// Writes numbers and texts, one after the other.
+template <typename... Values>
+void write_all(ByteWriter& writer, const Values&... values) {
+  const auto write = [&](const auto& value) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>) {
+      writer.number(value);
+    } else {
+      writer.text(value);
+    }
+  };
+  (write(values), ...);
+}
+
+void write(ByteWriter& writer, const Fault& fault) {
+  write_all(writer, static_cast<uint8_t>(fault.kind), fault.rank, fault.host, fault.stage,
+            fault.micro_batch, fault.layer, fault.text);
+}
+
 Frame frame_of(MessageType type, uint32_t epoch, ByteWriter writer) {
   return {static_cast<uint8_t>(type), epoch, writer.take()};
 }
 
-void write(ByteWriter& writer, const Fault& fault) {
-  writer.number(static_cast<uint8_t>(fault.kind));
-  writer.number(fault.rank);
-  writer.text(fault.host);
-  writer.number(fault.stage);
-  writer.number(fault.micro_batch);
-  writer.text(fault.layer);
-  writer.text(fault.text);
+// The frame of a message that is only numbers and texts.
+template <typename... Values>
+Frame flat_frame(MessageType type, uint32_t epoch, const Values&... values) {
+  ByteWriter writer;
+  write_all(writer, values...);
+  return frame_of(type, epoch, std::move(writer));
 }
 
 Fault read_fault(ByteReader& reader, int64_t size) {
@@ -58,20 +76,12 @@ auto read_all(std::string_view body, Read read) {
 }  // namespace
 
 Frame to_frame(const Hello& hello, uint32_t epoch) {
-  ByteWriter writer;
-  writer.text(kProtocol);
-  writer.text(hello.token);
-  writer.number(hello.rank);
-  writer.number(hello.size);
-  writer.text(hello.host);
-  return frame_of(MessageType::kHello, epoch, std::move(writer));
+  return flat_frame(MessageType::kHello, epoch, kProtocol, hello.token, hello.rank, hello.size,
+                    hello.host);
 }
 
 Frame to_frame(const Welcome& welcome, uint32_t epoch) {
-  ByteWriter writer;
-  writer.number(welcome.rank);
-  writer.text(welcome.host);
-  return frame_of(MessageType::kWelcome, epoch, std::move(writer));
+  return flat_frame(MessageType::kWelcome, epoch, welcome.rank, welcome.host);
 }
 
 Frame to_frame(const FaultMessage& message, uint32_t epoch) {
@@ -89,14 +99,10 @@ Frame to_frame(const std::vector<Fault>& record, uint32_t epoch) {
 }
 
 Frame to_frame(const Agree& agree, uint32_t epoch) {
-  ByteWriter writer;
-  writer.number(agree.number);
-  writer.text(agree.name);
-  writer.text(agree.value);
-  writer.number(agree.call);
-  writer.number(static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
-                                     (agree.is_patient ? kPatient : 0)));
-  return frame_of(MessageType::kAgree, epoch, std::move(writer));
+  const auto flags = static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
+                                          (agree.is_patient ? kPatient : 0));
+  return flat_frame(MessageType::kAgree, epoch, agree.number, agree.name, agree.value, agree.call,
+                    flags);
 }
 
 Frame to_frame(const Verdict& verdict, uint32_t epoch) {
@@ -110,24 +116,18 @@ Frame to_frame(const Verdict& verdict, uint32_t epoch) {
 }
 
 Frame to_frame(const Bye& bye, uint32_t epoch) {
-  ByteWriter writer;
-  writer.number(bye.calls);
-  writer.number(bye.agrees);
-  return frame_of(MessageType::kBye, epoch, std::move(writer));
+  return flat_frame(MessageType::kBye, epoch, bye.calls, bye.agrees);
 }
 
 Frame to_frame(const GivenUp& given_up, uint32_t epoch) {
-  ByteWriter writer;
-  writer.number(given_up.call);
-  writer.text(given_up.text);
-  return frame_of(MessageType::kGivenUp, epoch, std::move(writer));
+  return flat_frame(MessageType::kGivenUp, epoch, given_up.call, given_up.text);
 }
 
 Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
 
 std::size_t longest_collected(const std::string& name, int64_t size) {
-  // A message may be larger than this: the other fields of a Verdict or an Agree need the
-  // difference.
+  // kAll is smaller than the largest message, because the other fields of a Verdict or an Agree
+  // need room, too.
   constexpr std::size_t kAll = 1 << 20;
   const std::size_t each = (kAll - std::min(kAll, name.size())) / static_cast<std::size_t>(size);
   return each - std::min(each, sizeof(uint64_t));  // each value is preceded by its size
@@ -158,7 +158,7 @@ FaultMessage to_fault(std::string_view body, int64_t size) {
   return read_all(body, [&](ByteReader& reader) {
     FaultMessage message;
     message.age = std::chrono::microseconds(reader.number<int64_t>());
-    // A fault is never half an hour old, and a damaged number could overflow a time.
+    // No fault is half an hour old. A greater age is a damaged number, which could overflow a time.
     if (message.age.count() < 0 || message.age > std::chrono::minutes(30)) {
       throw DamagedMessage("a fault is " + std::to_string(message.age.count()) + " us old");
     }
@@ -170,7 +170,7 @@ FaultMessage to_fault(std::string_view body, int64_t size) {
 std::vector<Fault> to_record(std::string_view body, int64_t size) {
   return read_all(body, [&](ByteReader& reader) {
     const auto count = reader.number<uint32_t>();
-    // Each fault takes more than one byte.
+    // A fault takes more than one byte, so a record of more faults than bytes is damaged.
     if (count == 0 || count > reader.left()) {
       throw DamagedMessage("a record of " + std::to_string(count) + " faults in " +
                            std::to_string(reader.left()) + " bytes");

@@ -74,7 +74,7 @@ Frame to_frame(const Agree& agree, uint32_t epoch);
 Frame to_frame(const Verdict& verdict, uint32_t epoch);
 Frame to_frame(const Bye& bye, uint32_t epoch);
 Frame to_frame(const GivenUp& given_up, uint32_t epoch);
-// For the types of message that carry no data.
+// A frame of a type of message that carries no data.
 Frame to_frame(MessageType type, uint32_t epoch);
 
 // How many bytes the value of each of `size` ranks may have, so that one Verdict can hold them all.

@@ -75,8 +75,8 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   std::string protocol = to_frame(Hello{"t", 0, 1, "h"}, 0).body;
   protocol[8] = 'G';
   EXPECT_THROW(to_hello(protocol), DamagedMessage);
-  // A verdict with values of too few or too many ranks, or with values and the text of a
-  // Disagreement.
+  // A verdict is refused if it has the values of too few or too many ranks, or has both values and
+  // the text of a Disagreement.
   const std::string verdict = to_frame(Verdict{6, "", {"a", "b"}}, 0).body;
   EXPECT_THROW(to_verdict(verdict, 1), DamagedMessage);
   EXPECT_THROW(to_verdict(verdict, 3), DamagedMessage);
@@ -87,7 +87,8 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
 
-// Tests both directions: each rank's value to rank 0, and all values to each rank.
+// The longest value must fit in both directions: in a rank's message to rank 0, and in the message
+// with the values of all ranks. One byte more would not fit.
 TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
   for (const int64_t size : {1, 2, 3, 4, 7, 512, 1000, 100000}) {
     for (const std::string& name : {std::string(), std::string(1000, 'n')}) {

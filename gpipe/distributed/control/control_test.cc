@@ -1,4 +1,5 @@
-// Real processes that fail in all ways: checks what the others throw, and how soon.
+// Tests of Control with real processes that fail in all ways: what the other processes throw, and
+// how soon.
 #include "gpipe/distributed/control/control.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,8 @@ const char* const kGone =
 
 void sleep(int milliseconds) { std::this_thread::sleep_for(Milliseconds(milliseconds)); }
 
-// Listeners for all ranks, made before they are forked: there is no store here.
+// Listeners for all ranks. They are made before the ranks are forked, because these tests have no
+// store that tells a rank where another one listens.
 class Meeting {
  public:
   explicit Meeting(int64_t size, Milliseconds silence = std::chrono::seconds(30),
@@ -70,7 +72,8 @@ class Meeting {
     options.host = "host" + std::to_string(rank);
     options.token = "a token";
     options.listener = std::move(listeners_[static_cast<size_t>(rank)]);
-    // Another rank's listener must not stay open here when that rank's process ends.
+    // The listeners of the other ranks are closed here, because a rank's listener must not stay
+    // open in another process when the rank ends.
     listeners_.clear();
     options.silence_limit = silence_;
     options.call_limit = call_;
@@ -117,8 +120,8 @@ void expect_all(RankProcesses& ranks, int64_t size, const std::string& line) {
   for (int64_t rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.next(rank), line) << "rank " << rank;
 }
 
-// The text that all ranks except `victims` throw, if it is the same, within a second after `since`
-// plus `limit`.
+// Expects that all ranks except `victims` throw the same text within a second after `since` plus
+// `limit`, and not before. Returns that text.
 std::string expect_one_failure(RankProcesses& ranks, int64_t size, const std::set<int64_t>& victims,
                                int64_t since, int64_t limit = 0) {
   std::set<std::string> texts;
@@ -152,7 +155,7 @@ TEST(Control, ComparesWhatAllRanksSay) {
     agree("long", std::string(900000, 'x') + (rank == 3 ? "y" : "z") + std::string(9000, 'x'));
   });
   expect_all(ranks, 4, "agreed");
-  // The text depends on which two ranks are compared first.
+  // Which two ranks the text names depends on which are compared first. All ranks throw the same.
   std::set<std::string> texts;
   for (int64_t rank = 0; rank < 4; ++rank) texts.insert(ranks.next(rank));
   EXPECT_THAT(texts, SizeIs(1));
@@ -182,8 +185,8 @@ std::string thrown_by(const std::function<void()>& call) {
   return "well";
 }
 
-// A value of any bytes, also such as no text has. Each rank and each call gives another size, which
-// may be 0.
+// A value of random bytes, also of bytes that no text has. Its size, which may be 0, differs from
+// rank to rank and from call to call.
 std::string drawn_value(int64_t rank, int call) {
   std::mt19937 random(static_cast<unsigned>(1000 * rank + call));
   std::string value(random() % 40 * (random() % 4), '\0');
@@ -195,13 +198,14 @@ TEST(Control, GivesTheValuesOfAllRanksToAll) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
-    // Ranks come in any order, and the others wait for late ones.
+    // The ranks come in another order than their numbers, and the early ones wait for the late
+    // ones.
     sleep(static_cast<int>((rank * 3 + 2) % 4) * 50);
     const std::vector<std::string> values = {"zero", "", std::string("\0\xff\n\0", 4), "three"};
     say(control->exchange("values", values[static_cast<size_t>(rank)]) == values ? "all" : "other");
     say(control->exchange("nothing", "") == std::vector<std::string>(4) ? "all" : "other");
     control->agree("between", "two exchanges");
-    // The longest value that fits into a frame, with a name of four bytes.
+    // The longest value: the values of all four ranks and a name of four bytes fit into a frame.
     const std::string longest((1 << 18) - 9, static_cast<char>('a' + rank));
     const auto much = control->exchange("much", longest);
     bool all = much.size() == 4;
@@ -245,7 +249,7 @@ TEST(Control, AllMustMakeTheSameExchange) {
       control->exchange("times", "7");
     }));
     say(thrown_by([&] { control->exchange(rank == 2 ? "sizes" : "times", "7"); }));
-    // The ranks go on together.
+    // After the Disagreement the ranks go on together: the next exchange succeeds.
     say(control->exchange("end", std::to_string(rank)) == std::vector<std::string>{"0", "1", "2"}
             ? "well"
             : "other");
@@ -279,8 +283,8 @@ TEST(Control, NamesWhoDoesNotComeToAnExchange) {
   }
 }
 
-// Ranks that wait for the values of all learn that one does not come: it is killed, leaves or
-// throws.
+// If a rank is killed, leaves or throws, the ranks that wait for the values of all ranks learn that
+// it does not come.
 TEST(Control, AnExchangeEndsWhenARankFails) {
   for (const int64_t victim : {0, 2}) {
     const std::string name = "rank " + std::to_string(victim) + " (host" + std::to_string(victim);
@@ -315,7 +319,8 @@ TEST(Control, AnExchangeEndsWhenARankFails) {
   }
 }
 
-// If rank 0 comes last, it decides, and then it does not need to wait for other ranks.
+// If rank 0 comes last, it decides and returns at once. The others must get the values even if rank
+// 0 is killed right then.
 TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
   Meeting meeting(3);
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -328,8 +333,9 @@ TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
   for (const int64_t rank : {1, 2}) EXPECT_EQ(ranks.next(rank), "all");
 }
 
-// Each rank goes on as soon as it knows that all are ready. Its values reach ranks that do not know
-// that yet, and belong to the new epoch. Values of the failed epoch are forgotten.
+// A rank goes on as soon as it knows that all ranks are ready. Its values may reach ranks that do
+// not know that yet. There they must count in the new epoch, and values of the failed epoch must be
+// forgotten.
 TEST(Control, ExchangesBelongToAnEpoch) {
   constexpr int kEpochs = 30;
   Meeting meeting(4);
@@ -361,8 +367,8 @@ TEST(Control, ExchangesBelongToAnEpoch) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// A verdict of the new epoch may reach ranks that do not know yet that it has begun, because two
-// ranks that differ suffice for a verdict.
+// Two ranks that differ suffice for a verdict. So a verdict of the new epoch may reach ranks that
+// do not know yet that this epoch has begun. They must throw it, too.
 TEST(Control, ADisagreementMayBeTheFirstOfAnEpoch) {
   constexpr int kEpochs = 30;
   Meeting meeting(6);
@@ -388,7 +394,9 @@ TEST(Control, RefusesTooLongAValue) {
   Meeting meeting(2);
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
-    const std::string longest((1 << 19) - 11, 'x');  // its size takes 8 bytes, its name 5 of both
+    // The longest value: 8 bytes of its half of a megabyte are for its size, and 5 bytes of both
+    // halves together for the name.
+    const std::string longest((1 << 19) - 11, 'x');
     try {
       control->exchange("times", longest + "x");
       say("not refused");
@@ -435,7 +443,8 @@ TEST(Control, NamesWhoDoesNotComeToACall) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// The rank's call is given up for all, and the next call is the same on all ranks.
+// If a rank does not come to the next epoch, its call is given up on all ranks. Each later call
+// succeeds on all ranks, or fails on all.
 TEST(Control, ARankThatDoesNotComeToTheNextEpochNoLongerMakesTheCallThatWasGivenUp) {
   Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -461,7 +470,8 @@ TEST(Control, ARankThatDoesNotComeToTheNextEpochNoLongerMakesTheCallThatWasGiven
     if (call == 1) {
       EXPECT_THAT(lines, ::testing::Each(HasSubstr("rank 1 did not come within 0.5 s")));
     }
-    // By then the other ranks may have given up once or twice.
+    // When rank 1 comes, the other ranks may have given up one call or two. So each later call may
+    // end in a Disagreement, but then it does so on all ranks.
     const auto are_well = [](const std::string& line) {
       return line.find("Disagreement") == std::string::npos;
     };
@@ -554,7 +564,8 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// A late symptom of an earlier epoch is not a failure of this one.
+// A symptom that is reported late, for an earlier epoch, is thrown to its caller. It is not a
+// failure of the present epoch.
 TEST(Control, ASymptomOfAnEarlierEpochComesTooLate) {
   Meeting meeting(2);
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -585,8 +596,8 @@ TEST(Control, ASymptomOfAnEarlierEpochComesTooLate) {
   expect_all(ranks, 2, "well");
 }
 
-// A rank that goes on immediately, and ends, is not missed by ranks that have not yet noticed that
-// all are ready.
+// A rank may go on, and leave, before other ranks have noticed that all are ready. They must not
+// take it for lost.
 TEST(Control, ANextEpochMayBeShort) {
   for (int round = 0; round < 20; ++round) {
     Meeting meeting(4);
@@ -698,8 +709,8 @@ TEST(Control, TellsWhoEndsInsteadOfGoingOn) {
   }
 }
 
-// Two ranks die one after the other after a record. The others come to the next epoch before,
-// between and after these losses.
+// After a record ranks 2 and 3 die, one after the other. The other ranks call next_epoch() before,
+// between and after these losses. All must throw the same loss.
 TEST(Control, LossesBehindARecordAreAgreedOn) {
   const auto come_on = [](int signal) {
     sigset_t set;
@@ -721,7 +732,7 @@ TEST(Control, LossesBehindARecordAreAgreedOn) {
     fault.text = "boom";
     if (rank == 4) control->report(fault);
     wait_for_failure(*control, say);
-    if (rank != 0) come_on(SIGUSR1);  // ranks 2 and 3 never get it
+    if (rank != 0) come_on(SIGUSR1);  // ranks 2 and 3 never get the signal
     try {
       control->next_epoch();
       say("the next epoch began");
@@ -746,7 +757,8 @@ TEST(Control, LossesBehindARecordAreAgreedOn) {
   for (const int64_t rank : {0, 1, 4}) ranks.send(rank, SIGUSR1);
 }
 
-// A thread that waits for the record may wake when another one has begun the next epoch.
+// A thread that waits for the record may wake when another thread has begun the next epoch. It
+// throws the record of the epoch in which it began to wait.
 TEST(Control, ARankThatWaitsForARecordGetsThatOfItsEpoch) {
   constexpr int kThreads = 6;
   Meeting meeting(1);
@@ -782,7 +794,7 @@ TEST(Control, ARankThatWaitsForARecordGetsThatOfItsEpoch) {
   }
 }
 
-// The report is a worker's exception in a run of an epoch that ended long ago.
+// A worker's exception of an epoch that is over is reported, and changes nothing in this epoch.
 TEST(Control, AReportThatComesLateChangesNothing) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -803,7 +815,8 @@ TEST(Control, AReportThatComesLateChangesNothing) {
   EXPECT_THROW(control->check(), DistributedFailure);
 }
 
-// One thread checks for failures while another one begins the next epoch.
+// While another thread begins the next epoch, check() throws the failure of the last epoch or
+// nothing.
 TEST(Control, ARankThatChecksGetsAFailureOrNone) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -832,7 +845,8 @@ TEST(Control, ARankThatChecksGetsAFailureOrNone) {
   }
 }
 
-// A child without exec has all of its parent's descriptors.
+// A forked child that calls no exec() has all descriptors of its parent. Nevertheless the other
+// ranks must see that the parent is gone while the child lives.
 TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
   Meeting meeting(3);
   int children[2];  // children live as long as a process has the writing end open
@@ -917,7 +931,8 @@ TEST(Control, TellsWhoIsSilentAndFencesIt) {
     expect_all(ranks, 4, "ready");
     const int64_t now = microseconds_now();
     ranks.send(victim, SIGSTOP);
-    // When the rank is stopped, its last beat may be as old as a quarter of the limit.
+    // When the rank is stopped, its last beat may already be an eighth of a second old, a quarter
+    // of the silence limit. So the others may find it silent that much earlier.
     const std::string text = expect_one_failure(ranks, 4, {victim}, now, kSecond / 2 - kSecond / 8);
     EXPECT_EQ(text, "rank " + std::to_string(victim) + " (host" + std::to_string(victim) +
                         ") is silent: nothing came from it for 0.5 s: it is stopped or "
@@ -950,8 +965,8 @@ TEST(Control, AShortStopIsNotAFault) {
   expect_all(ranks, 3, "well");
 }
 
-// All ranks stop, as when a machine sleeps. A rank that did not listen must not report the others
-// as silent.
+// All ranks are stopped, as when a machine sleeps. A rank that did not listen meanwhile must not
+// report the others as silent.
 TEST(Control, AStopOfAllIsNobodysSilence) {
   Meeting meeting(3, Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -1048,7 +1063,8 @@ TEST(Control, ARankThatHasDoneItsPartMayLeave) {
   }
 }
 
-// The others know that the rank leaves, and decide without it: there must not be two records.
+// A rank that leaves must not decide. The others know that it leaves, and decide without it, so
+// there would be two records.
 TEST(Control, ARankThatLeavesDoesNotDecide) {
   Endpoint endpoint{"127.0.0.1", 0};
   ControlOptions options;
@@ -1167,7 +1183,7 @@ TEST(Control, ASymptomWithoutACauseIsTold) {
 TEST(Control, RanksThatConnectLearnWhichRankEnded) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
-    if (rank == 3) sleep(400);  // until all is decided
+    if (rank == 3) sleep(400);  // rank 3 connects when the failure has been decided
     auto control = meeting.begin(rank);
     if (rank == 2) {
       sleep(100);
@@ -1188,7 +1204,8 @@ TEST(Control, RanksThatConnectLearnWhichRankEnded) {
             std::string("rank 2 (host2) is gone") + kGone);
 }
 
-// A connection waits at the port, and no descriptor is left for it.
+// A connection waits at the port, but the process has no file descriptor left to accept it.
+// Control's thread must not try again and again, and the error must name the cause.
 TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
   Meeting meeting(2);
   RankProcesses ranks(1, [&](int64_t rank, const Say& say) {
@@ -1206,7 +1223,7 @@ TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const auto* const where = reinterpret_cast<const sockaddr*>(&address);
     say(connect(stranger.get(), where, sizeof address) == 0 ? "waits" : "cannot connect");
-    const std::clock_t before = std::clock();  // of the processor's time
+    const std::clock_t before = std::clock();  // processor time
     try {
       control->wait_until_connected(std::chrono::steady_clock::now() + Milliseconds(500));
     } catch (const std::runtime_error& error) {
@@ -1257,7 +1274,8 @@ TEST(Control, StrangersChangeNothing) {
   std::vector<Socket> silent;
   int dropped = 0;
   for (int i = 0; i < 10'000; ++i) {
-    // Nonsense, mostly in a frame of a greeting's type, or the beginning of one.
+    // The text is random bytes, mostly as the body of a frame of a hello's type; sometimes only the
+    // beginning of that.
     std::string nonsense;
     for (uint64_t size = random() % 200; size > 0; --size) nonsense += static_cast<char>(random());
     std::string text = "GPC1" + std::string("\1\0\0\0\0\0\0\0", 8);
@@ -1283,7 +1301,8 @@ TEST(Control, StrangersChangeNothing) {
   }
 }
 
-// More strangers than a rank listens to at once, all the time that a rank needs to connect.
+// Strangers connect all the time that a rank needs to connect, and there are more of them than a
+// rank listens to at once. No rank takes another one for dead.
 TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
   Meeting meeting(3);
   std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1)};
@@ -1316,7 +1335,7 @@ TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
   }
 }
 
-// Some ranks fail, each in a random way at a random time. The others throw the same text.
+// Some ranks fail, each in a random way at a random time. The others must throw the same text.
 TEST(Control, RandomFaults) {
   auto random = testing::test_random();
   const auto draw = [&](uint64_t count) { return static_cast<int>(random() % count); };
@@ -1362,7 +1381,7 @@ TEST(Control, RandomFaults) {
         say(std::to_string(microseconds_now()) + " " + failure.what());
         return;
       }
-      // Rank 0 has done its part; no other rank makes the next call.
+      // Rank 0 leaves, because it has done its part: no other rank makes the next call.
       control.reset();
       say("0 left");
     });

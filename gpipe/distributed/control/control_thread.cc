@@ -1,4 +1,4 @@
-// Control::Impl, as far as its thread runs it: it hears the other ranks, and decides.
+// The functions of Control::Impl that its thread runs: they hear the other ranks, and decide.
 #include <poll.h>
 #include <unistd.h>
 
@@ -30,7 +30,8 @@ void Control::Impl::run() {
     while (turn()) {
     }
   } catch (const std::exception& error) {
-    // Out of memory or file descriptors. The other ranks see that the connections close.
+    // The thread fails if memory or file descriptors run out. Closing the connections tells the
+    // other ranks.
     const internal::MutexLock lock(mutex_);
     mesh_.close_all();
     Fault fault;
@@ -71,7 +72,7 @@ bool Control::Impl::turn() {
     if (may_decide() && Clock::now() >= time_to_decide()) decide();
     records_changed();
   }
-  // Stop this process's own work before the others are told.
+  // This process's own work is stopped before the other ranks are told.
   cancel_if_asked();
   {
     const internal::MutexLock lock(mutex_);
@@ -158,7 +159,7 @@ Control::Impl::Time Control::Impl::time_to_decide() const {
 void Control::Impl::decide() {
   records_.decide(Clock::now());
   records_changed();
-  mesh_.flush();  // before anything else: the turn of the next rank begins soon
+  mesh_.flush();  // at once, because the turn of the next rank begins soon
 }
 
 void Control::Impl::records_changed() {
@@ -180,7 +181,8 @@ void Control::Impl::beat(Time now) {
   if (now < next_beat_) return;
   next_beat_ = now + beat_;
   for (int64_t rank = 0; rank < options_.size; ++rank) {
-    // A rank that has not read its earlier frames needs no further beat.
+    // A rank that has not read the earlier frames gets no further beat, because these frames show
+    // that this rank lives.
     if (mesh_.has_unwritten(rank)) continue;
     mesh_.queue(rank, to_frame(MessageType::kBeat, records_.epoch()));
   }
@@ -195,7 +197,8 @@ void Control::Impl::look_for_silence(Time now) {
     any = any || is_silent(rank, options_.silence_limit);
   }
   if (!any) return;
-  // Ranks behind the same network cut are lost, too: their last beats came only a little later.
+  // If one rank is silent, the others behind the same network cut are, too. Their last beats came
+  // only a little later, so a shorter limit finds them together.
   const Milliseconds limit = options_.silence_limit - 2 * beat_;
   for (int64_t rank = 0; rank < options_.size; ++rank) {
     if (!is_silent(rank, limit)) continue;

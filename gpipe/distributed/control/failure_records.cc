@@ -47,8 +47,8 @@ void FailureRecords::hear(uint32_t epoch, Fault fault, Time when, Time now) {
     if (!round_->is_decided())
       collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
   } else if (epoch == round_->epoch + 1 && round_->is_decided()) {
-    // The rank of the fault knows that all are ready for the next epoch, and has already failed in
-    // it.
+    // The fault is of the next epoch: its rank knows that all are ready, and has already failed
+    // there.
     if (is_open_) return collect_early(fault, when, now);
     early_.push_back({std::move(fault), when});
   }
@@ -95,7 +95,7 @@ void FailureRecords::begin_next_epoch(Time now) {
     collect(std::move(told.fault), told.when, listened_before_, now, /*tell=*/false);
   }
   if (auto record = std::exchange(early_record_, {})) adopt(std::move(*record), now);
-  // Also names ranks that were ready for the next epoch and have been lost since.
+  // Ranks that were ready for this epoch and have been lost since belong in its record, too.
   for (const auto& lost : lost_) {
     if (!lost) continue;
     if (round_->is_decided()) return collect_losses(now);
@@ -119,8 +119,8 @@ void FailureRecords::fail() {
 
 void FailureRecords::adopt(std::vector<Fault> record, Time now) {
   fail();
-  // A collected loss that the record does not name is kept: it may have come a moment later than
-  // the decision.
+  // A collected loss that the record does not name is kept, because it may have come a moment later
+  // than the decision.
   std::vector<FaultCollector::Entry> left = faults_.take();
   is_open_ = false;
   untold_.clear();

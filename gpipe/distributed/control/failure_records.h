@@ -19,8 +19,8 @@
 
 namespace gpipe::distributed {
 
-// The outcome of one epoch. A thread that waits for it keeps a pointer to it, because the next
-// epoch has a round of its own.
+// The outcome of one epoch. A thread that waits for the record keeps a pointer to its round,
+// because the next epoch has a round of its own.
 struct FailureRound {
   uint32_t epoch = 0;
   bool has_failed = false;    // the record may still be undecided

@@ -62,7 +62,7 @@ TEST(FailureRecords, ARecordOfExceptionsIsNotTheLast) {
   records.begin_next_epoch(at(60));
   EXPECT_EQ(records.epoch(), 1);
   EXPECT_FALSE(records.has_failed());
-  // A thread that waits for the earlier epoch finds its record.
+  // A thread that waits for the record of the earlier epoch still finds it in that epoch's round.
   EXPECT_TRUE(round->is_decided());
   EXPECT_THAT(round->record, ElementsAre(exception(0)));
 }
@@ -85,14 +85,15 @@ TEST(FailureRecords, ALossBehindARecordIsDecidedAsThatWas) {
   EXPECT_THAT(records.round()->record, ElementsAre(exception(1)));
   EXPECT_THAT(records.last(), ElementsAre(death(2), death(1)));
   EXPECT_THAT(*records.take_record(), ElementsAre(death(2), death(1)));
-  // Nothing follows the last record.
+  // After the last record a rank ignores what it hears or loses.
   records.lose(death(1), at(150), at(150));
   records.hear_record(0, {death(1)}, at(150));
   EXPECT_FALSE(records.is_open());
   EXPECT_THAT(records.last(), ElementsAre(death(2), death(1)));
 }
 
-// This rank notices the loss while another rank decides without it.
+// This rank notices that rank 2 is lost while another rank decides a record without that loss. The
+// loss must then be named by the last record.
 TEST(FailureRecords, ALossThatTheRecordDoesNotNameIsNotForgotten) {
   FailureRecords records(0, 3);
   records.lose(death(2), at(0), at(0));
@@ -102,7 +103,7 @@ TEST(FailureRecords, ALossThatTheRecordDoesNotNameIsNotForgotten) {
   records.decide(at(41));
   EXPECT_THAT(records.last(), ElementsAre(death(2)));
 
-  // This rank threw, so the record did not name its end.
+  // Rank 2 threw before it ended, so the record names its exception and not its end.
   FailureRecords thrower(0, 3);
   thrower.hear(0, exception(2), at(0), at(0));
   thrower.lose(death(2), at(1), at(1));
@@ -133,8 +134,8 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
   records.take_must_cancel();
   records.hear_ready(1, 1);
   records.hear_ready(2, 1);
-  // The others have begun the next epoch, one has thrown and ended, and this rank has not noticed
-  // that all are ready.
+  // The other ranks have begun the next epoch, and rank 2 has thrown in it and ended. This rank has
+  // not noticed yet that all are ready.
   records.hear(1, exception(2, "boom"), at(10), at(11));
   records.lose(death(2), at(12), at(12));
   ASSERT_TRUE(records.may_go_on());
@@ -143,10 +144,11 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
   EXPECT_TRUE(records.take_must_cancel());
   records.decide(at(60));
   EXPECT_THAT(records.round()->record, ElementsAre(exception(2, "boom")));
-  EXPECT_TRUE(records.is_open());  // its end comes next
+  EXPECT_TRUE(records.is_open());  // the end of rank 2 is decided next
 }
 
-// Ranks that are slow to come do not keep the others from learning of the loss.
+// A loss after a record is decided at once, even if some ranks (here rank 1) have not come to the
+// next epoch yet.
 TEST(FailureRecords, ARankThatWasReadyAndIsLostIsReportedAtOnce) {
   FailureRecords records(0, 3);
   records.hear_record(0, {exception(1)}, at(0));
@@ -166,10 +168,11 @@ TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   EXPECT_EQ(records.time_to_decide(at(340), 1, 3), at(840));
   EXPECT_EQ(records.time_to_decide(at(939), 1, 3), at(840));
   EXPECT_EQ(records.time_to_decide(at(940), 1, 3), at(1440));
-  // A rank that is alone needs no turn.
+  // If no other rank is left, a rank needs no turn.
   EXPECT_EQ(records.time_to_decide(at(340), 0, 1), at(40));
 
-  // After a loss, a record that the lost rank has decided may be in transit.
+  // After a loss this rank waits for another 40 ms before it decides, because a record that the
+  // lost rank has decided may be in transit.
   FailureRecords left(1, 3);
   left.report(exception(1), at(0), at(0));
   left.lose(death(0), at(45), at(45));
@@ -177,7 +180,8 @@ TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   left.hear(0, death(0), at(45), at(50));
   EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
-  // This rank was stopped, so the messages that it reads may have come long ago.
+  // A rank that did not listen for 190 ms does not know when the messages that it reads arrived. So
+  // it counts its turn as over and waits for the next one.
   FailureRecords stopped(0, 2);
   stopped.listen(at(0));
   stopped.listen(at(190));
@@ -225,7 +229,8 @@ class Run {
       for (const auto& [time, victim] : kills_) {
         if (time == ms_) kill(victim);
       }
-      // A rank may or may not hear in this moment what another one says in it.
+      // The order is random, so a rank may or may not hear in this millisecond what another rank
+      // says in it.
       for (int i = 0; i < size_; ++i) turn(draw(size_));
       for (int i = 0; i < size_; ++i) turn(i);
     }
@@ -245,10 +250,10 @@ class Run {
       // No rank waits for an epoch that does not come.
       EXPECT_FALSE(process.is_ready) << "rank " << i << " waits for the next epoch";
     }
-    if (last.empty()) return;  // none is left
+    if (last.empty()) return;  // no rank is left
     EXPECT_EQ(last.size(), 1) << *last.begin() << " and " << *last.rbegin();
     for (auto& [epoch, texts] : records) {
-      // Some ranks get the last record immediately.
+      // If ranks may stall, some of them may get the last record in place of the epoch's record.
       if (plan_.stalls) texts.erase(*last.begin());
       EXPECT_LE(texts.size(), 1) << "epoch " << epoch << ": " << *texts.begin() << " and "
                                  << *texts.rbegin();
@@ -260,7 +265,7 @@ class Run {
   }
 
  private:
-  // In milliseconds. All ranks are done long before kEnd.
+  // Times are in milliseconds. All ranks are done long before kEnd.
   static constexpr int kEnd = 3000;
   static constexpr int kLastKill = 400;
   static constexpr uint32_t kEpochs = 3;
@@ -274,7 +279,7 @@ class Run {
     bool is_gone = false;   // it has left
     bool is_ready = false;  // in next_epoch()
     int user = 0;           // when its user does something next
-    int listens = 0;        // not before
+    int listens = 0;        // when it listens again, at the earliest
     int heard = -1000;      // when it last listened
     std::map<uint32_t, std::string> told;
 
@@ -457,7 +462,7 @@ class Run {
       tell(i, {Word::kReady, records.epoch() + 1, {}, {}, {}});
       process.is_ready = true;
     } else if (records.epoch() < kEpochs && draw(3) == 0) {
-      // Several exceptions are possible until the epoch is decided.
+      // A rank may throw several times until the epoch is decided.
       const std::string text = "boom " + std::to_string(ms_);
       for (Rank& other : ranks_) may_stall(other);
       records.report(exception(i, text), now(), now());
@@ -485,7 +490,7 @@ void expect_all_runs_agree(const Plan& plan) {
     if (::testing::Test::HasFailure()) return;
     if (run.has_last()) ++with_last;
   }
-  // Most runs have lost a rank, while epochs went on.
+  // Most runs must lose a rank and so end with a last record. Otherwise the test would say little.
   EXPECT_GT(with_last, 150);
 }
 

@@ -8,8 +8,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// A process with many workers may throw many exceptions. Exceptions beyond this number explain
-// nothing new.
+// The greatest number of faults that are kept. A process with many workers may throw many
+// exceptions, and more of them explain nothing new.
 constexpr std::size_t kMostFaults = 256;
 
 bool is_exception(const Fault& fault) { return fault.kind == FaultKind::kException; }

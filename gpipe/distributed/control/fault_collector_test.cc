@@ -65,7 +65,7 @@ TEST(FaultCollector, AnEndFollowsFromAnException) {
   EXPECT_TRUE(faults.add(exception(2), at(0)));
   EXPECT_THAT(faults.sorted(), ElementsAre(exception(2), exception(1)));
 
-  // The exception may come later, over another connection.
+  // The exception may come after the death, over another connection, and replaces it.
   FaultCollector late;
   EXPECT_TRUE(late.add(fault(FaultKind::kDeath, 1), at(1)));
   EXPECT_FALSE(late.add(fault(FaultKind::kSilence, 1), at(2)));

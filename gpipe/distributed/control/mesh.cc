@@ -89,7 +89,8 @@ void Mesh::queue_for_all(const Frame& frame) {
 void Mesh::flush() {
   for (Peer& peer : peers_) {
     if (!peer.connection.is_open() || peer.state == State::kConnecting) continue;
-    // read() reports a broken connection, after the frames that arrived before.
+    // If the connection is broken, the frames are dropped without an event: read() reports the
+    // loss, after the frames that arrived before.
     if (!peer.connection.flush()) peer.connection.forget_unwritten();
   }
 }
@@ -145,8 +146,8 @@ void Mesh::accept_strangers(Time now) {
   }
   if (!accept_error_.empty() && now < next_accept_) return;
   accept_error_.clear();
-  // Accepts at most this many at a time: a flood of strangers would keep this thread from
-  // serving the ranks.
+  // At most kMostStrangers connections are accepted at a time, because a flood of strangers would
+  // keep this thread from serving the ranks.
   for (size_t i = 0; i < kMostStrangers; ++i) {
     int error = 0;
     Socket socket = accept_on(options_.listener, &error);
@@ -156,7 +157,8 @@ void Mesh::accept_strangers(Time now) {
     }
     if (!socket.is_open()) break;
     if (strangers_.size() == kMostStrangers) {
-      // The oldest stranger may be a rank whose hello has arrived since.
+      // The oldest stranger is read once more before it is dropped, because it may be a rank whose
+      // hello has arrived since.
       is_done(strangers_.front());
       strangers_.erase(strangers_.begin());
     }
@@ -241,8 +243,8 @@ void Mesh::read_peer(int64_t rank, Time now) {
     lose(rank, "it sent what no rank sends");
   } else if (state == Connection::State::kClosed) {
     if (peer(rank).state == State::kGreeting) {
-      // The rank there has dropped this connection unread because it has too many strangers. Or it
-      // has just ended; then nothing listens there any more.
+      // The other rank has dropped this connection unread because it has too many strangers. Or
+      // that rank has just ended; then nothing listens at its endpoint any more.
       peer(rank).missed_since = now;
       did_not_connect(rank, "it closed the connection of rank " + std::to_string(options_.rank),
                       now);

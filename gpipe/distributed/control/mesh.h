@@ -112,8 +112,8 @@ class Mesh {
   void did_not_connect(int64_t rank, const std::string& why, Time now);
   void accept_strangers(Time now);
   void read_strangers(Time now);
-  // Whether it can be removed from strangers_, because it is a rank or has sent a message that no
-  // rank sends.
+  // Reads from the stranger. Returns whether it can be removed from strangers_, because it is a
+  // rank, has sent a message that no rank sends, or has closed the connection.
   bool is_done(Stranger& stranger);
   void greet(Connection connection, const Frame& frame);
   void connected(int64_t rank, std::string host);

@@ -73,7 +73,7 @@ class MeshTest : public ::testing::Test {
     return texts;
   }
 
-  // A stranger that sends this frame to a rank.
+  // Connects a stranger to a rank, and sends this frame.
   Socket stranger(size_t rank, const Frame& frame) {
     Socket socket = begin_connect(endpoints_[rank]);
     settle();
@@ -100,7 +100,7 @@ TEST_F(MeshTest, ConnectsAllAndCarriesFrames) {
   meshes_[1]->add_peer(0, endpoints_[0], now());
   meshes_[2]->add_peer(0, endpoints_[0], now());
   meshes_[2]->add_peer(1, endpoints_[1], now());
-  meshes_[2]->add_peer(1, {"127.0.0.1", 1}, now());  // it knows this endpoint already
+  meshes_[2]->add_peer(1, {"127.0.0.1", 1}, now());  // ignored: rank 2 knows an endpoint of rank 1
   settle();
   EXPECT_THAT(told(0), ::testing::UnorderedElementsAre("connected 1", "connected 2"));
   EXPECT_THAT(told(2), ::testing::UnorderedElementsAre("connected 0", "connected 1"));
@@ -108,7 +108,7 @@ TEST_F(MeshTest, ConnectsAllAndCarriesFrames) {
   EXPECT_EQ(meshes_[1]->host(2), "host2");
   EXPECT_EQ(meshes_[2]->host(1), "host1");
   events_.assign(3, {});
-  // The ranks accept no further connection.
+  // All ranks are connected, so they accept no further connection.
   EXPECT_EQ(connect_error(begin_connect(endpoints_[0])), ECONNREFUSED);
 
   meshes_[0]->queue_for_all({9, 0, "to all"});
@@ -144,7 +144,7 @@ TEST_F(MeshTest, DropsStrangers) {
   expect_dropped({1, 0, "no hello"});
   expect_dropped({1, 0, std::string(1025, 'x')});
   EXPECT_THAT(told(1), IsEmpty());
-  // A connection with a right hello is taken for the rank, but only once.
+  // A stranger with a right hello is taken for the rank, but only once.
   Socket first = stranger(1, to_frame(right, 0));
   EXPECT_FALSE(is_dropped(first));
   EXPECT_THAT(told(1), ElementsAre("connected 2"));
@@ -173,7 +173,8 @@ TEST_F(MeshTest, DropsSilentStrangersAndTheOldestOfMany) {
   EXPECT_FALSE(is_dropped(many.front()));
 }
 
-// The oldest of many connections may be a rank whose hello came after it was read last.
+// If there are too many connections, the oldest is dropped. If a rank's hello has arrived on it
+// since it was read last, the rank is connected all the same.
 TEST_F(MeshTest, HearsADroppedStrangerOnceMore) {
   make(3);
   Connection rank(begin_connect(endpoints_[1]));
@@ -182,15 +183,15 @@ TEST_F(MeshTest, HearsADroppedStrangerOnceMore) {
   EXPECT_TRUE(rank.flush());
   std::vector<Socket> many;
   for (int i = 0; i < 64; ++i) many.push_back(begin_connect(endpoints_[1]));
-  // Waits until the rank's hello has arrived.
+  // Wait until the rank's hello has arrived.
   pollfd polled{rank.descriptor(), POLLOUT, 0};
   ASSERT_EQ(poll(&polled, 1, 1000), 1);
   settle();
   EXPECT_THAT(told(1), ElementsAre("connected 2"));
 }
 
-// A rank that drops another one among its strangers is alive. It has ended if nothing listens
-// there.
+// A rank that drops another rank's connection, because it has too many strangers, is alive, and the
+// other rank connects again. If nothing listens at its endpoint, it counts as lost.
 TEST_F(MeshTest, ADroppedRankComesAgain) {
   make(2);
   int port = 0;
@@ -203,7 +204,8 @@ TEST_F(MeshTest, ADroppedRankComesAgain) {
     const Mesh::Time time = begin + std::chrono::milliseconds(ms);
     ASSERT_THAT(rank.read(time), IsEmpty()) << "after " << ms << " ms and " << drops << " drops";
     rank.flush();
-    // By this test's clock the attempts are far apart.
+    // After each drop the test's clock moves on by 400 ms, so the five attempts take longer than
+    // the limit for connecting.
     if (accept_on(crowded).is_open()) {
       ++drops;
       ms += 400;
@@ -263,7 +265,8 @@ class NoMoreFiles {
   rlimit before_{};
 };
 
-// A connection waits at the port all the time, and is accepted when a descriptor is free again.
+// While no descriptor is free, poll() does not report the connection that waits at the port. It is
+// accepted when a descriptor is free again.
 TEST_F(MeshTest, WithoutAFileForAConnectionTheThreadIsNotWokenAgainAndAgain) {
   make(2);
   meshes_[1]->add_peer(0, endpoints_[0], now());

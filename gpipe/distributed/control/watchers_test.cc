@@ -22,7 +22,8 @@ TEST(Watchers, CancelsWhatIsThereAndWhatComesLater) {
   watchers.remove(place);
 }
 
-// A thread that cancels has learned of the fault earlier. By now the next epoch may have begun.
+// A thread may learn of a fault of epoch 0 and call cancel(0) when epoch 1 has already begun. That
+// must cancel nothing in epoch 1.
 TEST(Watchers, ACancelThatComesLateCancelsNothingOfTheNextEpoch) {
   Watchers watchers;
   watchers.cancel(0);

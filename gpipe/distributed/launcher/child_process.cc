@@ -21,7 +21,7 @@ namespace {
 constexpr int kNotFound = 127;
 constexpr int kNotRun = 126;
 
-// A pipe whose ends no other program inherits.
+// A pipe whose ends are closed when this process or a child starts a program (O_CLOEXEC).
 struct Pipe {
   Pipe() {
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -70,7 +70,8 @@ std::string describe(const Failure& failure, const ChildOptions& options) {
            " is neither a program of this machine nor a script whose first line names its "
            "interpreter (#!/bin/sh)";
   }
-  // The file existed a moment ago, so the missing file must be its interpreter.
+  // find_program() has just found the program, so the missing file must be the program's
+  // interpreter.
   if (failure.error == ENOENT) {
     return options.program +
            " cannot be started: the interpreter that it names (a script's #! line, or a program's "
@@ -86,7 +87,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-// Runs in the child. Returns only if something fails.
+// Turns the child into the program. Runs in the child, and returns only if something fails.
 Failure become(const ChildOptions& options, char* const* arguments, char* const* environment,
                pid_t parent, int output, int error) {
   setsid();
@@ -180,7 +181,7 @@ std::string find_program(const std::string& program, const std::string& path,
     std::string file = in_directory(program);
     if (is_program(file, &why)) return file;
     if (!why.empty()) throw StartError(file + " cannot be started: " + why, kNotRun);
-    // The user gave a label, as they would for bazel run.
+    // A text that begins with // is a label, as the user would give it to bazel run.
     std::string advice;
     if (program.rfind("//", 0) == 0) {
       advice = "; build it, and give the file, bazel-bin" + program.substr(1);

@@ -131,7 +131,8 @@ TEST_F(ChildProcessTest, GetsBackTheSignalsOfItsParent) {
   action.sa_handler = SIG_IGN;
   struct sigaction before = {};
   sigaction(SIGPIPE, &action, &before);
-  EXPECT_EQ(output_of(child), "got it\n");  // shells cannot trap what was ignored at their start
+  // If SIGPIPE were still ignored, the shell could not trap it.
+  EXPECT_EQ(output_of(child), "got it\n");
   sigaction(SIGPIPE, &before, nullptr);
 }
 

@@ -18,11 +18,12 @@ namespace {
 // Runs in the guardian. Reads numbers from `pipe`: a group to watch, or minus a group to forget.
 [[noreturn]] void guard(int pipe) {
   setsid();
-  // killall with the launcher's name must not end the guardian. Nor must the usual signals that a
-  // user sends to all of their processes.
+  // The guardian has a name of its own, so that a killall with the launcher's name does not end it.
+  // It ignores the usual signals that a user may send to all of their processes.
   prctl(PR_SET_NAME, "gpipe_guardian");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(signal, SIG_IGN);
-  // A reader of the launcher's output must see its end, so the guardian must not hold it open.
+  // A reader of the launcher's output must see the end of the output, so the guardian must not hold
+  // these descriptors open.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, fd);
   std::set<pid_t> groups;

@@ -61,7 +61,9 @@ TEST_F(GuardianTest, KillsTheGroupsOfAParentThatWasKilled) {
 }
 
 TEST_F(GuardianTest, EndsWithItsObjectAndWithItWhatIsWatched) {
-  const pid_t child = start();  // before the guardian: without exec it would keep its pipe open
+  // The child is started before the guardian: as it calls no exec(), it would keep the guardian's
+  // pipe open.
+  const pid_t child = start();
   auto guardian = std::make_unique<Guardian>();
   guardian->watch(child);
   const pid_t pid = guardian->pid();

@@ -14,6 +14,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,9 +27,11 @@
 #include "gpipe/distributed/launcher/child_process.h"
 #include "gpipe/distributed/launcher/core_shares.h"
 #include "gpipe/distributed/launcher/guardian.h"
+#include "gpipe/distributed/launcher/meeting_place.h"
 #include "gpipe/distributed/launcher/own_state.h"
 #include "gpipe/distributed/launcher/rank_lines.h"
 #include "gpipe/distributed/meet/addresses.h"
+#include "gpipe/distributed/meet/meeting_messages.h"
 #include "gpipe/distributed/sockets/master_port.h"
 #include "machine/cores.h"
 
@@ -49,7 +54,7 @@ std::string seconds(milliseconds time) {
   return text + " s";
 }
 
-// "ranks 0, 2-5".
+// The ranks as text, like "ranks 0, 2-5".
 std::string name_ranks(const std::vector<int64_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size();) {
@@ -62,7 +67,15 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-// One output of one process.
+// Whether a signal has stopped the process.
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::size_t name_end = stat.rfind(") ");
+  return name_end != std::string::npos && stat.compare(name_end + 2, 1, "T") == 0;
+}
+
+// One output of one process: where it comes from, and where it goes.
 struct Stream {
   Stream(int64_t rank, int from, OutputQueue* to, int log)
       : from(from), to(to), log(log), lines(rank) {}
@@ -72,6 +85,13 @@ struct Stream {
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  // From now on the process behind `descriptor` writes this stream: the rank was started again.
+  void go_on(int descriptor) {
+    if (from >= 0) close(from);
+    from = descriptor;
+    to->push(lines.finish());
+  }
 
   int from;  // -1 after its end
   OutputQueue* to;
@@ -92,8 +112,9 @@ struct Rank {
   pid_t pid;
   Stream output;
   Stream error;
-  std::optional<int> status;  // once it has ended
+  std::optional<int> status;  // set when the process has ended
   bool has_group = true;      // whether its process group may have members
+  bool was_restarted = false;
 };
 
 class Run {
@@ -118,31 +139,34 @@ class Run {
 
  private:
   void start() {
-    ChildOptions child;
     const char* path = std::getenv("PATH");
-    child.program = find_program(options_.command.at(0), path == nullptr ? "/usr/bin:/bin" : path,
-                                 options_.directory);
-    child.arguments = options_.command;
-    child.directory = options_.directory;
-    child.parent = state_.parent();
-    std::vector<std::vector<int>> shares(static_cast<std::size_t>(options_.processes));
-    if (options_.bind_cores)
-      shares = share_cores(machine::usable_core_numbers(), options_.processes);
-    for (int64_t rank = 0; rank < options_.processes; ++rank) {
-      child.environment = environment_of(rank);
-      child.inherit_input = options_.input && rank == 0;
-      child.cores = shares[static_cast<std::size_t>(rank)];
+    child_.program = find_program(options_.command.at(0), path == nullptr ? "/usr/bin:/bin" : path,
+                                  options_.directory);
+    child_.arguments = options_.command;
+    child_.directory = options_.directory;
+    child_.parent = state_.parent();
+    if (options_.bind_cores) shares_ = share_cores(machine::usable_core_numbers(), all_processes_);
+    for (int64_t rank = 0; rank < all_processes_; ++rank) {
       const std::string log = options_.log_directory + "/rank_" + std::to_string(rank);
       const int output_log = open_log(log + ".out");
       const int error_log = open_log(log + ".err");
-      const ChildProcess process = start_child(child);
-      guardian_.watch(process.pid);
+      const ChildProcess process = start_process(rank);
       ranks_.emplace_back(rank, process, &to_output_, output_log, to_error_, error_log);
     }
   }
 
+  ChildProcess start_process(int64_t rank) {
+    child_.environment = environment_of(rank);
+    child_.inherit_input = options_.input && rank == 0;
+    child_.cores = shares_[static_cast<std::size_t>(rank)];
+    const ChildProcess process = start_child(child_);
+    guardian_.watch(process.pid);
+    meeting_.started(rank);
+    return process;
+  }
+
   std::vector<std::string> environment_of(int64_t rank) const {
-    const std::string size = std::to_string(options_.processes);
+    const std::string size = std::to_string(all_processes_);
     const std::pair<std::string_view, std::string> ours[] = {
         {"RANK", std::to_string(rank)},
         {"WORLD_SIZE", size},
@@ -150,12 +174,14 @@ class Run {
         {"LOCAL_WORLD_SIZE", size},
         {"MASTER_ADDR", loopback_},
         {"MASTER_PORT", std::to_string(port_.number())},
+        {kMeetingPlaceVariable, meeting_.variable()},
         {"GPIPE_LAUNCHER", "1"}};
     std::vector<std::string> result;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view text = *variable;
       const std::string_view name = text.substr(0, text.find('='));
-      // If torchrun has started this launcher, its variables are not for the launcher's processes.
+      // If torchrun has started this launcher, the processes do not get torchrun's variables, which
+      // are for the launcher alone.
       const bool replaced = name.rfind("TORCHELASTIC_", 0) == 0 ||
                             std::any_of(std::begin(ours), std::end(ours),
                                         [&](const auto& each) { return each.first == name; });
@@ -165,17 +191,17 @@ class Run {
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
       result.push_back("OMP_NUM_THREADS=" + std::to_string(threads_of_each()));
     }
-    // The most that there are: streams of a GPU that share a queue wait for each other, and those
-    // of links between processes must not (docs/design/device_links.md).
+    // 32 is the greatest number of queues. Streams of a GPU that share a queue wait for each other,
+    // which the streams of links between processes must not do (docs/design/device_links.md).
     if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
       result.push_back("CUDA_DEVICE_MAX_CONNECTIONS=32");
     }
     return result;
   }
 
-  // If each process used as many threads as there are cores, the processes would slow each other
-  // down. Sums depend on the number of threads. This number is the one that a single process has
-  // whose stages share the cores.
+  // The number of threads of each process. If each process used as many threads as there are cores,
+  // the processes would slow each other down. Sums depend on the number of threads, so it is the
+  // same number as in a single process whose stages share the cores.
   int64_t threads_of_each() const {
     return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
   }
@@ -206,7 +232,8 @@ class Run {
     for (const OutputQueue* queue : {&to_output_, to_error_}) {
       if (!queue->empty()) waits.push_back({queue->fd(), POLLOUT, 0});
     }
-    poll(waits.data(), waits.size(), time_to_wait());
+    const std::optional<Clock::time_point> meeting_waits = meeting_.add_waits(waits);
+    poll(waits.data(), waits.size(), time_to_wait(meeting_waits));
     for (std::size_t i = 0; i < streams.size(); ++i) {
       if (waits[i + 1].revents != 0) read_some(*streams[i]);
     }
@@ -214,14 +241,19 @@ class Run {
     to_error_->write_some();
     take_signals();
     take_ends();
+    meeting_.serve();
+    look_for_stopped();
     take_measures();
   }
 
-  // In milliseconds; -1: no limit.
-  int time_to_wait() const {
-    std::optional<Clock::time_point> next = terminate_at_;
-    if (kill_at_ && (!next || *kill_at_ < *next)) next = kill_at_;
-    constexpr int kLook = 20;  // the end of a group without a leader is not reported: look for it
+  // How long poll() may wait, in milliseconds; -1: without a limit.
+  int time_to_wait(std::optional<Clock::time_point> next) const {
+    for (const auto& other : {terminate_at_, kill_at_, look_for_stopped_at_}) {
+      if (other && (!next || *other < *next)) next = other;
+    }
+    // The pause between two looks, in milliseconds, at groups whose leaders have ended: the system
+    // does not report the end of such a group.
+    constexpr int kLook = 20;
     const int most = has_ranks() ? -1 : kLook;
     if (!next) return most;
     const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
@@ -249,7 +281,8 @@ class Run {
     return size > 0;
   }
 
-  // Reads what has been written; a child's child may go on writing.
+  // Reads what has been written so far. It does not wait for the end of the stream, because a
+  // child's child may go on writing.
   void read_rest(Stream& stream) {
     constexpr int kMostReads = 32;  // more than a pipe holds
     for (int i = 0; i < kMostReads && read_some(stream); ++i) {
@@ -285,7 +318,9 @@ class Run {
         say(describe_signal(signal) +
             " is passed on to all processes (send it again to kill them)");
         signal_all(signal);
-      } else if (signal != SIGHUP) {  // shell and system both send SIGHUP when a terminal closes
+      } else if (signal != SIGHUP) {
+        // A second SIGHUP does not count, because shell and system both send it when a terminal
+        // closes.
         say(describe_signal(signal) + " again: all processes are killed");
         kill_all();
       }
@@ -303,14 +338,14 @@ class Run {
     std::vector<std::pair<Rank*, int>> ends;
     int status = 0;
     pid_t pid = 0;
-    // Wait for any child, also for processes that this one has adopted.
+    // This reaps any child, also the processes that this one has adopted.
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
       for (Rank& rank : ranks_) {
         if (rank.pid == pid && !rank.status) ends.emplace_back(&rank, status);
       }
     }
-    // The system reports the ends since the last look in no particular order. If a signal ended a
-    // rank, that is why the others ended, and not the reverse.
+    // The system reports the ends since the last call in no particular order. If a signal ended a
+    // rank, the others ended because of that, and not the reverse, so that rank comes first.
     std::stable_sort(ends.begin(), ends.end(), [this](const auto& a, const auto& b) {
       return is_cause(a.second) && !is_cause(b.second);
     });
@@ -318,13 +353,13 @@ class Run {
   }
 
   // Whether a rank with this status cannot have ended because of another rank's failure: a signal
-  // ended it that this launcher has not sent. SIGABRT does not count: it also ends a rank that does
-  // not catch the exception for another rank's failure.
+  // that this launcher has not sent ended it. SIGABRT does not count, because it also ends a rank
+  // that does not catch the exception for another rank's failure.
   bool is_cause(int status) const {
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !ends_all();
   }
 
-  // Whether a signal ended the rank that this launcher has received and passed on.
+  // Whether the rank was ended by a signal that this launcher has received and passed on.
   bool is_passed_on(int status) const {
     return WIFSIGNALED(status) && passed_on_.count(WTERMSIG(status)) != 0;
   }
@@ -332,24 +367,115 @@ class Run {
   // Whether ranks end because this launcher ends them, or was told to end them.
   bool ends_all() const { return interrupted_ || terminated_ || killed_; }
 
+  // A rank that is stopped for a second does not come to a meeting: the others need not wait for it
+  // as long as for one that computes.
+  void look_for_stopped() {
+    constexpr milliseconds kPatience{1000};
+    if (!meeting_.waits()) {
+      stopped_since_.clear();
+      look_for_stopped_at_.reset();
+      return;
+    }
+    const Clock::time_point now = Clock::now();
+    if (look_for_stopped_at_ && now < *look_for_stopped_at_) return;
+    look_for_stopped_at_ = now + kPatience / 4;
+    for (const Rank& rank : ranks_) {
+      if (rank.status || !is_stopped(rank.pid)) {
+        stopped_since_.erase(rank.number);
+      } else if (now - stopped_since_.try_emplace(rank.number, now).first->second >= kPatience) {
+        meeting_.does_not_come(rank.number);
+      }
+    }
+    meeting_.serve();
+  }
+
+  // Whether the others can go on after `rank` has ended with `status`.
+  bool is_survivable(const Rank& rank, int status) const {
+    if (!meeting_.was_asked() || first_failure_ != nullptr || ends_all()) return false;
+    if (exit_code_of(status) == 0) return false;
+    if (meeting_.was_left_out(rank.number) || meeting_.is_outside(rank.number)) return true;
+    if (rank.was_restarted && !meeting_.has_asked(rank.number)) return true;
+    return is_cause(status) && !is_passed_on(status);
+  }
+
+  // Starts the rank again, or lets the others go on without it. `text` describes the rank's end.
+  // Returns false if no rank is left to go on.
+  bool go_on_without(Rank& rank, const std::string& text) {
+    const bool ends = !has_ended_well_.empty();  // other ranks have done the run's work
+    if (!ends && restarts_ < options_.restarts) {
+      try {
+        restart(rank);
+        say(text + "; it is started again, restart " + std::to_string(++restarts_) + " of " +
+            std::to_string(options_.restarts));
+        return true;
+      } catch (const std::exception& error) {
+        say(text + "; it cannot be started again: " + error.what());
+      }
+    }
+    const std::vector<int64_t> left = running();
+    if (left.empty() && !ends) return false;
+    if (left.empty()) {
+      say(text);
+    } else {
+      say(text + "; " + name_ranks(left) + (left.size() == 1 ? " goes" : " go") + " on without it" +
+          (ends || options_.restarts == 0 ? "" : ": no restart is left"));
+    }
+    return true;
+  }
+
+  void restart(Rank& rank) {
+    look_at_group(rank);
+    // The processes that it has left behind may hold, say, a port that its successor needs.
+    if (rank.has_group) {
+      kill(-rank.pid, SIGKILL);
+      guardian_.forget(rank.pid);
+    }
+    const ChildProcess process = start_process(rank.number);
+    rank.pid = process.pid;
+    rank.output.go_on(process.output);
+    rank.error.go_on(process.error);
+    rank.status.reset();
+    rank.has_group = true;
+    rank.was_restarted = true;
+  }
+
+  // If some ranks have ended with 0, they have done the run's work. If no rank that still runs is a
+  // member of their world, ends those that run: they were left out, or wait for a next world.
+  void end_left_over() {
+    if (has_ended_well_.empty() || ends_all() || first_failure_ != nullptr) return;
+    const std::vector<int64_t> left = running();
+    const auto works = [&](int64_t rank) { return meeting_.is_member(rank); };
+    if (left.empty() || std::any_of(left.begin(), left.end(), works)) return;
+    say("the run has ended without " + name_ranks(left) + ": SIGTERM");
+    ends_left_over_ = true;
+    terminate();
+  }
+
   void take_end(Rank& rank, int status) {
     rank.status = status;
     look_at_group(rank);
-    // Forward the rank's last output before reporting its end.
+    // The rank's last output is forwarded before its end is reported.
     for (Stream* stream : {&rank.output, &rank.error}) {
       read_rest(*stream);
     }
     const bool failed = exit_code_of(status) != 0;
+    const bool survivable = is_survivable(rank, status);
+    if (!failed && meeting_.is_member(rank.number)) has_ended_well_.insert(rank.number);
+    meeting_.ended(rank.number);
     if (!failed && first_failure_ == nullptr) {
       ended_well_before_.push_back(rank.number);
-      return;
+      return end_left_over();
     }
+    if (ends_left_over_) return;
     std::string text = name_ranks({rank.number}) + " (process " + std::to_string(rank.pid) + ") " +
                        describe_end(status);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !killed_) {
       text += "; not by this launcher: by somebody else, or by the system because memory ran out";
     }
+    if (survivable && go_on_without(rank, text)) return end_left_over();
     if (first_failure_ == nullptr) {
+      meeting_.end(name_ranks({rank.number}) + " " + describe_end(status) +
+                   ", and that ends the whole run");
       first_failure_ = &rank;
       stopped_before_failure_ = interrupted_;
       began_with_first_ = is_cause(status);
@@ -395,7 +521,7 @@ class Run {
     terminated_ = true;
     kill_at_ = Clock::now() + options_.kill_after;
     signal_all(SIGTERM);
-    signal_all(SIGCONT);  // a stopped process could not act on it
+    signal_all(SIGCONT);  // a stopped process could not act on SIGTERM
   }
 
   void kill_all() {
@@ -420,8 +546,8 @@ class Run {
     }
   }
 
-  // After the end of all ranks: ends the processes that they have left behind. Returns whether it
-  // must still wait for some of them.
+  // Called when all ranks have ended: ends the processes that they have left behind. Returns
+  // whether it must be called again, because some of these processes still live.
   bool clean_up() {
     std::vector<int64_t> left;
     for (Rank& rank : ranks_) {
@@ -438,7 +564,8 @@ class Run {
       say(name_ranks(left) + " left processes behind: SIGTERM");
       terminate();
     }
-    // Give up after a while: a killed process that waits for a broken disk may end much later.
+    // After a while the launcher gives up waiting, because a killed process that waits for a broken
+    // disk may end much later.
     return now < give_up_at_;
   }
 
@@ -451,8 +578,9 @@ class Run {
     }
   }
 
-  // An exit code does not tell whether a rank failed by itself or only reports another's failure.
-  // Which of the two ends first is chance.
+  // Says which rank the failure began with, as far as that is known. An exit code does not tell
+  // whether a rank failed by itself or only reports another rank's failure, and which of the two
+  // ends first is chance.
   void report() {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
     if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
@@ -479,8 +607,9 @@ class Run {
         " ended with exit code 0, and a rank whose others are gone fails");
   }
 
-  // The failed rank whose output explains the failure, because ranks that have found the same error
-  // may let one of them report it. Null if no failed rank has written anything.
+  // The failed rank whose output explains the failure. That need not be the first one, because
+  // ranks that have found the same error may let one of them report it. Null if no failed rank has
+  // written anything.
   const Rank* who_says_why() const {
     for (const auto stream : {&Rank::error, &Rank::output}) {
       for (const Rank* rank : failed_) {
@@ -520,7 +649,7 @@ class Run {
 
   void say(const std::string& text) { to_error_->push("launch: " + text + "\n"); }
 
-  static constexpr milliseconds kMoment{100};  // for processes that are just ending
+  static constexpr milliseconds kMoment{100};  // how long processes that are just ending may take
   static constexpr milliseconds kAfterKill{1000};
 
   const LaunchOptions& options_;
@@ -528,25 +657,38 @@ class Run {
   Guardian guardian_;
   MasterPort port_;
   const std::string loopback_ = loopback_address(interfaces_of_this_machine());
+  MeetingPlace meeting_{loopback_, options_.processes};
+  ChildOptions child_;
+  const int64_t all_processes_ = options_.processes + options_.spares;
+  // The cores of each process.
+  std::vector<std::vector<int>> shares_ =
+      std::vector<std::vector<int>>(static_cast<std::size_t>(all_processes_));
   OutputQueue to_output_{STDOUT_FILENO};
   OutputQueue own_error_{STDERR_FILENO};
-  // One queue if both streams lead to the same terminal: two would interleave within lines.
+  // If both streams lead to the same terminal, one queue serves both, because the lines of two
+  // queues would mix.
   OutputQueue* to_error_ = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &to_output_ : &own_error_;
-  std::deque<Rank> ranks_;  // streams do not move
+  std::deque<Rank> ranks_;  // a deque, so that streams do not move
   std::array<char, 1 << 16> buffer_;
 
   Rank* first_failure_ = nullptr;           // the first rank that ended with a failure
-  std::vector<int64_t> ended_well_before_;  // ranks that ended with 0 before that
-  std::set<int> passed_on_;                 // signals that do not ask to end
+  std::vector<int64_t> ended_well_before_;  // ranks that ended with 0 before the first failure
+  std::set<int> passed_on_;                 // SIGUSR1 and SIGUSR2, as far as they were passed on
   std::vector<const Rank*> failed_;  // ranks that failed by themselves, in order of their ends
   bool began_with_first_ = false;    // first_failure_ is known not to follow from another's
   bool interrupted_ = false;
   bool stopped_before_failure_ = false;
-  bool terminated_ = false;  // this launcher has sent SIGTERM to all
-  bool killed_ = false;      // this launcher has sent SIGKILL to all
+  bool terminated_ = false;           // this launcher has sent SIGTERM to all
+  bool killed_ = false;               // this launcher has sent SIGKILL to all
+  int64_t restarts_ = 0;              // how many processes were started again
+  std::set<int64_t> has_ended_well_;  // ranks of the last world that ended with 0
+  bool ends_left_over_ = false;       // SIGTERM was sent by end_left_over()
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
-  std::optional<Clock::time_point> clean_at_;  // once all ranks have ended
+  std::optional<Clock::time_point> look_for_stopped_at_;
+  // Since when ranks are stopped for which others wait.
+  std::map<int64_t, Clock::time_point> stopped_since_;
+  std::optional<Clock::time_point> clean_at_;  // set when all ranks have ended
   Clock::time_point give_up_at_;
 };
 

@@ -34,6 +34,12 @@ struct LaunchOptions {
   bool input = false;
   // Each process gets a share of this process's cores (core_shares.h).
   bool bind_cores = false;
+  // How many processes that died may be started again, over the whole run. It counts only for
+  // programs that go on after a death (gpipe/resilient/meet_again.h).
+  int64_t restarts = 0;
+  // How many more processes are started, which wait for the death of another one. WORLD_SIZE counts
+  // them, too, so it counts only for such programs.
+  int64_t spares = 0;
 };
 
 // Starts the processes. Forwards what they write, line by line, with "[rank] " before each line,
@@ -41,6 +47,11 @@ struct LaunchOptions {
 // is 0 if each ended with 0, and otherwise the exit code of the first process that did not, as
 // shells report it (128 plus a signal's number). Unless a signal ended that process, it may only
 // have reported another's failure. Events are reported on standard error, "launch: ...".
+//
+// If the program has asked for the meeting place (meeting_place.h), a signal that ends a process
+// does not end the run: the process is started again, or the others go on without it. An exit code
+// or SIGABRT, which the program chose, ends the run as otherwise. If nobody has asked, any failure
+// ends it.
 //
 // Guarantees: none of the processes outlives this one, however it ends, nor do their children that
 // stay in their process group.

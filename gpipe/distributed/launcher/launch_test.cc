@@ -35,12 +35,13 @@ using Map = std::map<std::string, std::string>;
 
 // Tests run from the root of their runfiles.
 const char* const kLauncher = "gpipe/distributed/launch";
-// Far longer than any test takes on a busy machine.
+// The limit of each wait, far longer than any test takes on a busy machine.
 constexpr std::chrono::seconds kDeadline{60};
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;  // an error while reading (a process has just ended) ends the text
+  // If reading fails because a process has just ended, the text ends there.
+  std::ostringstream text;
   text << file.rdbuf();
   return text.str();
 }
@@ -131,7 +132,7 @@ class Launched {
   int status_ = -1;
 };
 
-// `flags`, and a script that each rank runs.
+// The launcher's arguments: `flags`, and a shell script that each rank runs.
 std::vector<std::string> script(std::vector<std::string> flags, const std::string& text) {
   for (const char* word : {"--", "/bin/sh", "-c"}) flags.push_back(word);
   flags.push_back(text);
@@ -144,6 +145,16 @@ TEST(Launch, AllSucceed) {
   EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] out", "[1] out", "[2] out",
                                                                 "[0] end", "[1] end", "[2] end"));
   EXPECT_THAT(lines_of(launched.error()), UnorderedElementsAre("[0] err", "[1] err", "[2] err"));
+}
+
+// The program has not asked for the meeting place, so it cannot go on after a death. The run ends,
+// and the launcher restarts nothing.
+TEST(Launch, RestartsDoNotCountForAProgramThatDoesNotMeetAgain) {
+  Launched launched(script({"--processes=2", "--restarts=3"},
+                           "if [ $RANK = 1 ]; then kill -KILL $$; fi; echo once"));
+  EXPECT_EQ(launched.wait(), 128 + SIGKILL);
+  EXPECT_THAT(launched.error(), HasSubstr("the failure began with rank 1"));
+  EXPECT_THAT(launched.error(), Not(HasSubstr("started again")));
 }
 
 TEST(Launch, EachRankHasItsEnvironment) {
@@ -193,7 +204,8 @@ TEST(Launch, GpusHaveAllQueuesUnlessTheirNumberIsChosen) {
 }
 
 TEST(Launch, TheOthersOfAFailedRankMayEndByThemselves) {
-  // Rank 1 fails; the others notice when it is gone, and say so.
+  // Rank 1 fails. The others notice that it is gone and end within the grace, so nobody gets a
+  // SIGTERM.
   const std::string file = ::testing::TempDir() + "/rank_1";
   Launched launched(script({"--processes=3"},
                            "if [ $RANK = 1 ]; then echo $$ >$F.new; mv $F.new $F; exit 3; fi; "
@@ -227,8 +239,8 @@ TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
                               "output, [1], says why")));
 }
 
-// If ranks are called wrongly, only one of them says so. If it left before it connected, the others
-// would wait for it.
+// If all ranks are called wrongly, only one of them says so (rank 2 here, which is not the first
+// that ends). Rank 0 stands for a rank that waits for the others to connect.
 TEST(Launch, TheRankThatSaysWhyIsNamed) {
   const std::string file = ::testing::TempDir() + "/silent";
   Launched launched(script({"--processes=3"},
@@ -252,7 +264,8 @@ TEST(Launch, NoRankIsNamedThatWroteNothing) {
                                               "with exit code 1; no rank that failed wrote why"));
 }
 
-// A rank that the launcher ends has not failed by itself, whatever it has written before.
+// Rank 0 has written something, but the launcher ends it. So it has not failed by itself, and the
+// message must not name its output as the reason.
 TEST(Launch, NoRankIsNamedThatWasEndedForAnother) {
   Launched launched(script({"--processes=2", "--grace=0.2"},
                            "[ $RANK = 1 ] && exit 1; echo an old warning >&2; exec sleep 1000"));
@@ -285,7 +298,7 @@ TEST(Launch, AKilledRankIs137) {
 
 TEST(Launch, ARankThatASignalEndsIsNamedBeforeThoseThatOnlyReportIt) {
   // While the launcher is stopped, rank 1 is killed and rank 0 ends because of that. The system
-  // reports rank 0 first, because it was started first.
+  // reports rank 0 first, because it was started first. The launcher must name rank 1.
   const std::string file = ::testing::TempDir() + "/rank_1_is";
   Launched launched(
       script({"--processes=2"},
@@ -300,7 +313,7 @@ TEST(Launch, ARankThatASignalEndsIsNamedBeforeThoseThatOnlyReportIt) {
 }
 
 TEST(Launch, CtrlCIsPassedOnToAllAndTheirChildren) {
-  // The shell runs its script's last command as a child, and both get the signal.
+  // The shell waits for a child of its own. Both must get the signal.
   Launched launched(
       script({"--processes=2"},
              "trap 'echo stopping; exit 7' INT; "
@@ -336,7 +349,8 @@ TEST(Launch, ASecondSignalKills) {
 }
 
 TEST(Launch, ATerminalThatGoesAwayIsToldTwice) {
-  // The shell and the system both send SIGHUP; the second one does not ask to kill.
+  // When a terminal closes, the shell and the system both send SIGHUP. The second one must not kill
+  // the rank, which is saving.
   Launched launched(script({"--processes=1"},
                            "trap 'echo once; sleep 0.3; echo saved; exit 0' HUP; echo ready; "
                            "while :; do sleep 0.01; done"));
@@ -373,7 +387,8 @@ TEST(Launch, ASignalThatIsPassedOnAndNotHandledIsNobodysFailure) {
                     Not(HasSubstr("the failure began"))));
 }
 
-// One rank ends at once, as if only that one was called with --help.
+// Ranks 1 and 2 end with 0 at once, as if they were called with --help. The message about rank 0,
+// which then fails, must name them.
 TEST(Launch, ARankThatEndedWellBeforeTheFirstFailureIsNamed) {
   const std::string file = ::testing::TempDir() + "/done";
   Launched launched(script({"--processes=3"},
@@ -413,7 +428,8 @@ TEST(Launch, CtrlZStopsAll) {
 }
 
 TEST(Launch, NobodySurvivesAKilledLauncher) {
-  // Each rank tells its process number, and that of a child, which the system does not end with it.
+  // Each rank writes its own process number and that of a child. The system would not end the child
+  // with the rank; the guardian must.
   Launched launched(
       script({"--processes=3"}, "trap '' TERM HUP INT; sleep 1000 & echo $$; echo $!; wait"));
   ASSERT_TRUE(launched.has_lines(6));

@@ -21,7 +21,8 @@ OwnState::OwnState() {
   struct sigaction action = {};
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, &parent_.pipe_signal);
-  // A process that ignores SIGCHLD is not told how children end, and its children inherit that.
+  // SIGCHLD gets its default handler: a process that ignores SIGCHLD is not told how its children
+  // end, and the children would inherit that.
   action.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &action, &parent_.child_signal);
 
@@ -29,14 +30,15 @@ OwnState::OwnState() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP}) {
-    // Signals that nohup, or a shell for its background jobs, ignores stay ignored.
+    // A signal that is ignored already stays ignored, because nohup, or a shell for its background
+    // jobs, has set that.
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
   }
   sigprocmask(SIG_BLOCK, &signals, &parent_.signal_mask);
   signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 
-  // Each process needs two pipes and two files.
+  // The limit of open files is raised, because each process needs two pipes and two files.
   rlimit files = {};
   getrlimit(RLIMIT_NOFILE, &files);
   parent_.open_files = files.rlim_cur;
@@ -44,7 +46,7 @@ OwnState::OwnState() {
   setrlimit(RLIMIT_NOFILE, &files);
 
   // This process adopts its children's children when their parent ends. Otherwise they would stay
-  // zombies where the system's first process does not reap them (containers).
+  // zombies in a container whose first process does not reap them.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 

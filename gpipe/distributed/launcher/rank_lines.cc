@@ -49,7 +49,7 @@ void OutputQueue::write_some() {
     if (result > 0) {
       written += static_cast<std::size_t>(result);
     } else if (errno != EINTR && errno != EAGAIN) {
-      gone_ = true;  // the run itself goes on
+      gone_ = true;  // later output is dropped, and the run goes on
       if (errno != EPIPE) error_ = errno;
     } else if (errno == EAGAIN) {
       break;

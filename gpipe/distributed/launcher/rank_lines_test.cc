@@ -60,7 +60,7 @@ TEST_F(OutputQueueTest, AReaderThatWaitsIsNotWaitedFor) {
   for (int i = 0; i < 100'000; ++i) text += std::to_string(i) + ",";
   queue.push(text);
   queue.write_some();
-  EXPECT_FALSE(queue.empty());  // a pipe holds 64 KiB
+  EXPECT_FALSE(queue.empty());  // a pipe holds only 64 KiB, so some bytes are left
   std::string got;
   while (got.size() < text.size()) {
     got += read_some();
@@ -89,7 +89,7 @@ TEST_F(OutputQueueTest, WithoutAReaderEverythingIsDropped) {
   EXPECT_TRUE(queue.empty());
   queue.push("more");
   EXPECT_TRUE(queue.empty());
-  EXPECT_EQ(queue.error(), 0);  // its reader has gone, so no output was lost
+  EXPECT_EQ(queue.error(), 0);  // not an error, because the reader has gone
   ends_[0] = dup(ends_[1]);
 }
 

@@ -54,7 +54,7 @@ AddressInfo look_up(const std::string& host, int flags) {
   return {found, freeaddrinfo};
 }
 
-// The system's own order may differ from machine to machine, so the result is sorted.
+// The addresses are sorted, because the system's own order may differ from machine to machine.
 std::vector<std::string> resolve_host(const std::string& host) {
   const AddressInfo found = look_up(host, 0);
   std::vector<std::string> addresses;
@@ -67,7 +67,8 @@ std::vector<std::string> resolve_host(const std::string& host) {
   return addresses;
 }
 
-// Connecting a datagram socket sends nothing; it only asks the system for the route.
+// The own address from which this machine sends to `address`. Connecting a datagram socket sends
+// nothing, and only asks the system for the route.
 std::string find_source(const std::string& address) {
   const AddressInfo found = look_up(address, AI_NUMERICHOST);
   if (!found) return "";
@@ -97,7 +98,8 @@ std::string listed(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-// `master`: if an interface has IPv4 and IPv6 addresses, one of the same kind as this is chosen.
+// The address that GPIPE_INTERFACE names. If it names an interface with IPv4 and IPv6 addresses,
+// the address has the kind of `master`, rank 0's address.
 std::string chosen_by_user(const Environment& environment, const std::string& master,
                            const Network& network) {
   std::string named;
@@ -108,7 +110,8 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
     if (named.empty() || (is_better && is_v6(named) != is_v6(master))) named = interface.address;
   }
   if (!named.empty()) return named;
-  // If the machine has IPv4, all addresses in 127.0.0.0/8 belong to it.
+  // If the machine has IPv4, the user may name any address in 127.0.0.0/8, because all of them
+  // belong to the machine.
   const bool has_v4 =
       std::any_of(network.interfaces.begin(), network.interfaces.end(),
                   [](const Interface& each) { return each.is_loopback && !is_v6(each.address); });
@@ -120,9 +123,9 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
                               listed(network.interfaces));
 }
 
-// Returns an address of the host that all ranks choose, even if the host has several (A and AAAA
-// records) and machines know them in different orders: the first address to which there is a route.
-// Empty if no address is known.
+// Returns the first address of the host to which there is a route. All ranks choose the same one,
+// even if the host has several addresses (A and AAAA records) and machines know them in different
+// orders. Empty if no address is known.
 std::string address_of(const std::string& host, const Network& network) {
   const std::vector<std::string> addresses = network.resolve(host);
   for (const std::string& address : addresses) {
@@ -209,7 +212,8 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
   } else if (!environment.interface.empty()) {
     addresses.own = chosen_by_user(environment, addresses.master, network);
   } else if (is_loopback(addresses.master)) {
-    // This process is on rank 0's machine: Debian maps a host's own name to 127.0.1.1.
+    // Rank 0's host name leads to loopback, so this process is on rank 0's machine (Debian maps a
+    // host's own name to 127.0.1.1).
     addresses.own = only_one(environment, network);
   } else {
     addresses.own = network.source_of(addresses.master);
@@ -220,8 +224,9 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
     }
   }
   if (environment.store_is_the_launchers) return addresses;
-  // On rank 0's machine the host's name may lead to loopback. If all ranks are on one machine, rank
-  // 0 listens on the same address as the others.
+  // On rank 0's machine the host's name may lead to loopback, where other machines cannot reach the
+  // store. And if all ranks are on one machine, they all use one address. In both cases the store
+  // is at this process's own address.
   if (environment.is_one_machine() || is_loopback(addresses.master)) {
     addresses.master = addresses.own;
   }

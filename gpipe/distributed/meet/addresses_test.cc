@@ -14,7 +14,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The names of a cluster whose machines map their own names to 127.0.1.1, as Debian does.
+// The network of a machine in a cluster whose machines map their own names to 127.0.1.1, as Debian
+// does.
 Network machine(const std::string& own_name) {
   Network network;
   network.interfaces = {{"lo", "127.0.0.1", true},
@@ -58,18 +59,18 @@ void expect_addresses(const Environment& environment, const std::string& own,
 TEST(Addresses, OneMachineMeetsOnLoopback) {
   expect_addresses(environment("127.0.0.1", 1, true), "127.0.0.1", "127.0.0.1");
   expect_addresses(environment("node2", 0, true), "127.0.0.1", "127.0.0.1");
-  // This holds even if the user has named another address.
+  // Ranks on one machine meet on loopback even if the user has named another address of rank 0.
   expect_addresses(environment("10.0.0.2", 0, true), "127.0.0.1", "127.0.0.1");
 }
 
-// A host with A and AAAA records: the ranks must meet at one of its addresses.
+// Rank 0's host has A and AAAA records. All ranks must choose the same of its addresses.
 TEST(Addresses, OfSeveralAddressesOfRankZerosHostAllTakeTheSame) {
   Network both = machine("node2");
   both.resolve = [](const std::string&) -> std::vector<std::string> {
     return {"10.0.0.1", "fd00::1"};
   };
   expect_addresses(environment("node1", 2), "10.0.0.2", "10.0.0.1", both);
-  // A machine with addresses of one kind only.
+  // A machine that has a route to IPv6 addresses only chooses rank 0's IPv6 address.
   both.source_of = [](const std::string& address) -> std::string {
     return address.compare(0, 4, "fd00") == 0 ? "fd00::2" : "";
   };
@@ -166,7 +167,7 @@ TEST(Addresses, SayWhatToSet) {
               HasSubstr("no address for the host 'nobody'"));
   EXPECT_THAT(message(environment("192.168.0.1", 2), machine("node2")),
               AllOf(HasSubstr("no way to 192.168.0.1"), HasSubstr("set GPIPE_INTERFACE")));
-  // The machine has no IPv4 loopback, so this address is not its own.
+  // The machine has no IPv4, so 127.0.0.1 is not an address of this machine and is refused.
   wrong.interface = "127.0.0.1";
   EXPECT_THAT(message(wrong, ipv6_machine()),
               AllOf(HasSubstr("GPIPE_INTERFACE='127.0.0.1'"), HasSubstr("lo (::1)")));

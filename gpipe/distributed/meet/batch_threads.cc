@@ -8,7 +8,7 @@ namespace {
 constexpr pid_t kThisThread = 0;
 
 bool set_policy(int policy) {
-  const sched_param param{};  // these policies have no priority; nice values stay
+  const sched_param param{};  // both policies have priority 0; nice values stay
   return sched_setscheduler(kThisThread, policy, &param) == 0;
 }
 

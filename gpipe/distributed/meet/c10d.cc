@@ -28,8 +28,8 @@ namespace {
 // "closed by peer". So waits do not time out; Control says whether a rank has failed.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-// No exception type of c10d leaves this file: c10d's errors are LibTorch's, with stack frames in
-// the text.
+// Makes the call and throws its error as an `Error`. No exception type of c10d leaves this file,
+// because c10d's errors are LibTorch's, with stack frames in the text.
 template <typename Error, typename Call>
 auto throwing(const Call& call) {
   try {
@@ -39,7 +39,7 @@ auto throwing(const Call& call) {
   }
 }
 
-// A call of a store's client.
+// Makes a call of a store's client; each error counts as the loss of the store.
 template <typename Call>
 auto at_store(const Call& call) {
   return throwing<StoreIsGone>(call);
@@ -60,7 +60,7 @@ class C10dStore : public Store {
   }
   std::optional<std::string> get(const std::string& key) override {
     return at_store([&]() -> std::optional<std::string> {
-      // get() without check() would wait for the key.
+      // check() comes first, because get() would wait for a key that has not been set.
       if (!store_->check({key})) return std::nullopt;
       const std::vector<uint8_t> value = store_->get(key);
       return std::string(value.begin(), value.end());
@@ -89,14 +89,16 @@ class ServedStore final : public C10dStore {
       : C10dStore(std::move(bare), std::move(prefix)), listener_(listener) {
     make_private(listener_);
   }
-  // Must run before c10d closes the listener, because its number may then belong to another file.
+  // This must run before c10d closes the listener, because the descriptor's number may belong to
+  // another file afterwards.
   ~ServedStore() override { make_public(listener_); }
 
  private:
   int listener_;
 };
 
-// Waits for keys by asking again and again, because a wait inside the store cannot be canceled.
+// A store for Gloo that waits for keys by asking again and again, because a wait inside c10d's
+// store cannot be canceled.
 class BreakableStore final : public c10d::PrefixStore {
  public:
   BreakableStore(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store,
@@ -174,14 +176,15 @@ class GlooGroup final : public Group {
 
 std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
                                    const std::string& prefix) {
-  // For the store's thread, which starts here: it may write to a client that has gone.
+  // The store's thread starts here and must get no SIGPIPE, because it may write to a client that
+  // has gone.
   const NoSigpipe no_sigpipe;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(endpoint.port);
   options.isServer = true;
-  // session.cc itself waits for the other ranks, with its own limit.
+  // The store does not wait for the other ranks: session.cc does that, with its own limit.
   options.waitWorkers = false;
-  // Otherwise it would listen on all addresses of the machine.
+  // The store gets the given listener. Without one it would listen on all addresses of the machine.
   options.masterListenFd = listener.get();
   auto store = throwing<std::runtime_error>(
       [&] { return c10::make_intrusive<c10d::TCPStore>(endpoint.address, options); });
@@ -203,12 +206,13 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit,
                                      std::function<bool()> is_given_up) {
-  // For Gloo's threads, which start here.
+  // Gloo's threads start here and must get no SIGPIPE.
   const NoSigpipe no_sigpipe;
   const BatchThreads batch_threads;
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
   NewListeners listeners;
-  // A message uses device number `tag` modulo two, which has its own connections and thread.
+  // There are two devices: a message uses device number `tag` modulo two. Each device has its own
+  // connections and its own thread.
   for (int i = 0; i < 2; ++i) {
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   }

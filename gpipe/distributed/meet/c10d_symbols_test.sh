@@ -5,7 +5,7 @@
 set -eu
 
 symbols="$(<"$1")" # as nm -C prints them
-# Checks that it is the right file, and that nm could read it.
+# The file must be the right one, and nm must have been able to read it.
 grep -q 'gpipe::distributed::connect_group' <<<"${symbols}"
 grep -q 'U c10d::ProcessGroupGloo::ProcessGroupGloo' <<<"${symbols}"
 # Names of the standard library's templates may have Gloo's in their arguments.

@@ -73,7 +73,7 @@ class Reader {
   std::string advice_;
 };
 
-// The names of a launcher's variables for these four numbers.
+// The names of the variables in which a launcher tells these four numbers.
 struct Names {
   std::string rank, size, local_rank, local_size;
 };
@@ -148,8 +148,8 @@ void read_given_master(const Reader& read, const std::string& beside, Environmen
   }
 }
 
-// For launchers that do not tell where to meet. `job`: variables that are the same for all
-// processes of a job, and different for other jobs.
+// Finds where to meet if the launcher does not tell it. `job`: the names of variables whose values
+// are the same for all processes of a job, and different for other jobs.
 void find_master(const Reader& read, const std::vector<std::string>& job,
                  Environment& environment) {
   if (environment.master_address.empty() && environment.is_one_machine()) {
@@ -184,7 +184,8 @@ const char* const kTorchAdvice =
 void read_torchrun(const Variable& variable, Environment& environment) {
   const Reader read(variable, kTorchAdvice);
   const Names names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-  // torchrun may itself have been started by our launcher.
+  // With TORCHELASTIC_RUN_ID the launcher is torchrun, which itself may have been started by
+  // //gpipe/distributed:launch.
   environment.launcher = read.has("GPIPE_LAUNCHER") && !read.has("TORCHELASTIC_RUN_ID")
                              ? Launcher::kGPipe
                              : Launcher::kTorchrun;
@@ -275,7 +276,8 @@ void find_slurm_master(const Reader& read, Environment& environment) {
     environment.sources["master_address"] = "the first of SLURM_STEP_NODELIST";
     return;
   }
-  // The node on which srun was called: in a batch script that is the first node.
+  // Without a list of nodes the master is the node on which srun was called. In a batch script that
+  // is the first node.
   if (const auto address = read.get("SLURM_LAUNCH_NODE_IPADDR"); address && !address->empty()) {
     environment.master_address = *address;
     environment.sources["master_address"] = "SLURM_LAUNCH_NODE_IPADDR";
@@ -289,7 +291,8 @@ void read_slurm(const Variable& variable, Environment& environment) {
       read.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE"};
   environment.launcher = Launcher::kSlurm;
   read_rank(read, names, environment);
-  // A batch script sees the number of its job's tasks, but is itself one process without srun.
+  // A process in a batch script sees the number of the job's tasks, but is one process if srun has
+  // not started it.
   if (environment.size > 1 && !read.has("SLURM_STEP_ID")) {
     read.refuse(read.shown("SLURM_NTASKS") +
                 ": the job has more tasks than this one process, which srun has not started "
@@ -310,7 +313,8 @@ void read_slurm(const Variable& variable, Environment& environment) {
   find_master(read, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, environment);
 }
 
-// Scripts often set some of torchrun's variables themselves: they must agree with the launcher's.
+// Throws if a script has set some of torchrun's variables to other values than the launcher's.
+// Scripts often set them themselves.
 void check_other_names(const Variable& variable, const Environment& environment) {
   const Reader read(variable, kTorchAdvice);
   const std::pair<const char*, std::pair<const char*, int64_t>> expected[] = {
@@ -375,15 +379,17 @@ void read_links(const Variable& variable, Environment& environment) {
   }
 }
 
-// Whether Slurm's own PMI has set MPICH's variables: it does so under srun, and says less in them.
-// With mpiexec inside a Slurm job, srun has started one helper for each machine.
+// Whether Slurm's own PMI, and not MPICH's mpiexec, has set the PMI_ variables. Slurm does so under
+// srun, and says less in them. With mpiexec inside a Slurm job the number of tasks differs, because
+// srun has started one helper for each machine.
 bool is_slurms_pmi(const Variable& variable) {
   const auto size = variable("PMI_SIZE");
   const auto tasks = variable("SLURM_NTASKS");
   return variable("SLURM_PROCID").has_value() && size.has_value() && size == tasks;
 }
 
-// For paths and other texts that the user may have chosen freely.
+// The text with "?" in place of line breaks and other control characters. Paths and other texts
+// that the user has chosen may contain them.
 std::string on_one_line(std::string text) {
   const auto breaks = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
   std::replace_if(text.begin(), text.end(), breaks, '?');
@@ -465,7 +471,8 @@ std::string announcement(const Environment& environment, const std::string& mast
 std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t threads,
                              bool is_chosen) {
   if (is_chosen || threads == 1) return "";
-  // What several processes may share: by host and group, "" for the machine itself.
+  // Cores that several processes share: those of a machine, or those that a quota gives to a group
+  // of processes. The keys are host and group; the group is "" for the whole machine.
   struct Shared {
     int64_t cores = 0;
     int64_t processes = 0;
@@ -485,7 +492,7 @@ std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t thr
   const auto share = [](const Shared& shared) {
     return std::max<int64_t>(shared.cores / shared.processes, 1);
   };
-  // The one that leaves the fewest cores for each process.
+  // The warning is about the machine or quota that leaves the fewest cores for each process.
   const auto least = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
     return share(a.second) < share(b.second);
   });

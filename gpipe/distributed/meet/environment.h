@@ -17,7 +17,7 @@
 
 namespace gpipe::distributed {
 
-// In the order in which they are looked for.
+// The launchers, in the order in which they are looked for.
 enum class Launcher {
   kGPipe,     // //gpipe/distributed:launch: torchrun's variables, and GPIPE_LAUNCHER
   kTorchrun,  // RANK, WORLD_SIZE, ...; also if the user has set them by hand
@@ -38,7 +38,7 @@ struct Environment {
   Launcher launcher = Launcher::kNone;
   int64_t rank = 0;
   int64_t size = 1;
-  // Among the processes of this machine.
+  // The rank among the processes of this machine, and their number.
   int64_t local_rank = 0;
   int64_t local_size = 1;
   // The host of the store through which all processes meet. A name must not be resolved to find
@@ -47,15 +47,15 @@ struct Environment {
   int64_t master_port = 0;
   // The launcher runs the store, and rank 0 is a client like the others.
   bool store_is_the_launchers = false;
-  // How often the launcher has started the processes again, by its own count: torchrun's differs
-  // between machines, and stays where a machine comes or leaves.
+  // How often the launcher has started the processes again, by its own count. torchrun's count
+  // differs between machines, and does not change when a machine comes or leaves.
   int64_t restarts = 0;
   // The file in which the launcher reads why this process failed; empty if there is none.
   std::string error_file;
   // The network interface through which processes meet, by name (eth0) or address: GPIPE_INTERFACE.
-  // If that is not set: 127.0.0.1 if all processes are on this machine, which stands for its
-  // loopback address even if that is ::1 (addresses.h); otherwise empty, which stands for the
-  // interface that reaches master_address.
+  // If that is not set and all processes are on this machine: 127.0.0.1, which stands for the
+  // machine's loopback address, even if that is ::1 (addresses.h). If that is not set otherwise:
+  // empty, which stands for the interface that reaches master_address.
   std::string interface;
   // How tensors travel between devices of processes: GPIPE_DEVICE_LINKS, "host" if it is not set.
   std::string device_links = "host";
@@ -66,7 +66,8 @@ struct Environment {
   bool is_one_machine() const { return local_size == size; }
 };
 
-// One line: the launcher that was recognized, and each value with the variable that it is from.
+// The environment as one line: the launcher that was recognized, and each value with the variable
+// that it is from.
 std::string to_text(const Environment& environment);
 
 // A shorter line for the log of a run without errors: which launcher started it, and where it

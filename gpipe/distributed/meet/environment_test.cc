@@ -37,7 +37,7 @@ const Map kMpich = {{"PMI_RANK", "1"},
                     {"MPI_LOCALRANKID", "1"},
                     {"MPI_LOCALNRANKS", "2"},
                     {"MASTER_PORT", "29500"}};
-// Seven tasks, of which the nodes have 2, 2, 2 and 1.
+// Seven tasks on four nodes, which have 2, 2, 2 and 1 of them.
 const Map kSlurm = {{"SLURM_PROCID", "5"},
                     {"SLURM_NTASKS", "7"},
                     {"SLURM_LOCALID", "1"},
@@ -126,7 +126,7 @@ TEST(Environment, OpenMpiOnOneMachineMeetsAtAPortThatItsJobGives) {
   EXPECT_EQ(environment.interface, "127.0.0.1");
   EXPECT_GE(environment.master_port, 20000);
   EXPECT_LT(environment.master_port, 32000);
-  // Other ranks of the job find the same port, and another job finds another one.
+  // Other ranks of the job must find the same port, and another job another port.
   EXPECT_EQ(environment.master_port,
             read_environment(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"},
                                              {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}))
@@ -198,7 +198,8 @@ TEST(Environment, ABatchScriptOfOneTaskIsOneProcess) {
                  0, 1, 0, 1);
 }
 
-// The order is torchrun, mpirun, mpiexec, srun.
+// If the variables of several launchers are set, the first in the order torchrun, mpirun, mpiexec,
+// srun counts.
 TEST(Environment, TheFirstLauncherOfSeveralCounts) {
   Map variables = kSlurm;
   variables.insert(kMpich.begin(), kMpich.end());
@@ -270,7 +271,8 @@ TEST(Environment, MoreThreadsThanCoresAreTold) {
   EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/false),
             "each of the 4 processes on 'node1' has 8 threads per operator, and there are 8 "
             "cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
-  EXPECT_EQ(too_many_threads(four, 2, false), "");  // as for processes bound to cores
+  // 4 processes with 2 threads each fit on 8 cores.
+  EXPECT_EQ(too_many_threads(four, 2, false), "");
   EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/true), "");
   EXPECT_EQ(too_many_threads({{"node1", 2, {}}, {"node2", 2, {}}}, 2, false), "");
   EXPECT_EQ(too_many_threads({{"node1", 1, {}}, {"node1", 1, {}}}, 1, false), "");
@@ -283,7 +285,8 @@ TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
     for (const auto& quotas : of_ranks) sources.push_back({"node1", 64, quotas});
     return too_many_threads(sources, threads, /*is_chosen=*/false);
   };
-  // Each process is in a container of its own, with a quota of two cores.
+  // If each process has a quota of two cores for itself, two threads are not too many. If they
+  // share one quota, they are.
   EXPECT_EQ(warning({{{"a", 2}}, {{"b", 2}}}, 2), "");
   EXPECT_THAT(warning({{{"a", 2}}, {{"a", 2}}}, 2),
               HasSubstr("each of the 2 processes that share a quota of time on 'node1' has 2"));
@@ -291,7 +294,8 @@ TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
             "the process with a quota of time on 'node1' has 4 threads per operator, and there are "
             "2 cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
   EXPECT_THAT(warning({{}, {{"b", 1.5}}}, 4), HasSubstr("there is 1 core: set"));
-  // Groups below one with a quota of four cores, with larger ones of their own, or with none.
+  // The processes are in groups below "pod", which has a quota of four cores. That quota counts,
+  // whether the groups have larger quotas of their own or none.
   EXPECT_THAT(warning({{{"pod", 4}, {"a", 6}}, {{"pod", 4}, {"b", 6}}}, 4),
               AllOf(HasSubstr("each of the 2 processes that share a quota"),
                     HasSubstr("there are 4 cores: set OMP_NUM_THREADS=2 ")));
@@ -322,7 +326,8 @@ TEST(Environment, LinksNeedStreamsThatDoNotWaitForEachOther) {
                     HasSubstr("share one queue"), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=32")));
   const Map harmless = {{"CUDA_LAUNCH_BLOCKING", "0"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "8"}};
   EXPECT_EQ(refused(with(links, harmless)), "");
-  // By way of the host, and for one process, no stream waits for another process.
+  // These settings are refused only with links between devices. If tensors go by way of the host,
+  // or if there is one process, no stream waits for another process.
   const Map harmful = {{"CUDA_LAUNCH_BLOCKING", "1"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
   EXPECT_EQ(refused(with(kTorchrun, harmful)), "");
   EXPECT_EQ(refused(with(with(links, harmful), {{"GPIPE_DEVICE_LINKS", "host"}})), "");

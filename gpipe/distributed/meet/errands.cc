@@ -5,8 +5,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The limit for all calls together. A call that ends for the same reason as the caller ends in this
-// time, so it does not run while the process destroys its static objects.
+// How long the destructor waits for all calls together. A call that ends for the same reason as its
+// caller ends within this time, so it does not run while the process destroys its static objects.
 constexpr std::chrono::milliseconds kPatience{300};
 
 }  // namespace

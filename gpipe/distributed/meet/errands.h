@@ -14,8 +14,8 @@
 
 namespace gpipe::distributed {
 
-// Requirements: a call owns what it uses, for it may go on after everything else is gone. It does
-// not run user code.
+// Requirements: a call owns what it uses, because it may go on after everything else is gone. It
+// does not run user code.
 //
 // Thread-safety: one thread at a time.
 //

@@ -20,7 +20,7 @@ TEST(Errands, GiveWhatTheCallReturnsOrThrows) {
   EXPECT_THROW(throws.get(), std::out_of_range);
 }
 
-// Errands does not wait for a call that does not end, and the call keeps what it owns.
+// The destructor does not wait for a call that does not end, and the call keeps what it owns.
 TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
   std::promise<void> never;
   auto owned = std::make_shared<int>(1);

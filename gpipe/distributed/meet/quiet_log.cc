@@ -14,9 +14,10 @@ constexpr int kError = 2;
 struct State {
   std::mutex mutex;
   int64_t objects = 0;
-  bool is_raised = false;  // by the first of them
+  bool is_raised = false;  // the first object has raised the level
 };
-// Static objects of the user may end sessions.
+// The state is never destroyed, because a session in a static object of the user may end after
+// other statics.
 State& state() {
   static auto* const state = new State;
   return *state;
@@ -34,7 +35,8 @@ QuietLog::QuietLog() {
 QuietLog::~QuietLog() {
   const std::lock_guard<std::mutex> lock(state().mutex);
   if (--state().objects > 0 || !state().is_raised) return;
-  // Another level is one that the user has chosen meanwhile.
+  // If the level is no longer kError, the user has changed it meanwhile, and the user's level
+  // stays.
   if (FLAGS_caffe2_log_level == kError) FLAGS_caffe2_log_level = kWarning;
   state().is_raised = false;
 }

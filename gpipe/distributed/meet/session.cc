@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/util/Exception.h>
-#include <sys/random.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 
 #include "gpipe/distributed/meet/quiet_log.h"
 #include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/distributed/sockets/token.h"
 #include "machine/cores.h"
 
 namespace gpipe::distributed {
@@ -30,9 +30,11 @@ namespace {
 using Time = std::chrono::steady_clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-// Short, because all ranks exist and wait when a group begins to connect.
+// How long a group may take to connect. It is short, because all ranks exist and wait when a group
+// begins to connect.
 constexpr std::chrono::seconds kGroupLimit{20};
-// How long a rank still waits for the store's answer after its limit: it asked in time.
+// How much longer than its limit a rank waits for the store's answer to a question that it asked in
+// time.
 constexpr std::chrono::seconds kAnswerLimit{1};
 
 std::string host_name() {
@@ -41,26 +43,15 @@ std::string host_name() {
   return name;
 }
 
-std::string make_token() {
-  unsigned char bytes[16];
-  if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
-    throw std::runtime_error("the system gives no random numbers");
-  }
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string token;
-  for (const unsigned char byte : bytes) token += {kDigits[byte / 16], kDigits[byte % 16]};
-  return token;
-}
-
 Milliseconds left_until(Time end) {
   const auto left =
       std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
   return std::max(left, Milliseconds(1));
 }
 
-// The pause between two questions to the store, for a rank that waits for another one. It asks
-// again and again, because a wait inside the store does not end if a rank fails, nor, if the
-// network is cut, in time.
+// The pause between two questions to the store, for a rank that waits for another rank. Such a rank
+// asks again and again, because a wait inside the store does not end if a rank fails, nor does it
+// end in time if the network is cut.
 class Pause {
  public:
   void operator()() {
@@ -79,10 +70,23 @@ std::string to_bytes(const Endpoint& endpoint) {
   return writer.take();
 }
 
-// How many processes with this rank have come to the store, and what rank 0 answers the n-th.
+// Keys of the store: how many processes with this rank have come, and what rank 0 answers the n-th
+// of them.
 std::string coming_key(int64_t rank) { return "come/" + std::to_string(rank); }
+std::string claim_key(int64_t rank) { return "claim/" + std::to_string(rank); }
 std::string token_key(int64_t rank, int64_t n) {
   return "token/" + std::to_string(rank) + "/" + std::to_string(n);
+}
+
+// The sessions of a process have different numbers, so they do not find each other's keys. A
+// session that did not connect takes no number: other ranks may have made more attempts, or fewer.
+std::atomic<int64_t> sessions_of_this_process{0};
+
+// Whether the rank ended or is silent. A rank that threw lives.
+bool lost(int64_t rank, const DistributedFailure& failure) {
+  return std::any_of(failure.faults().begin(), failure.faults().end(), [&](const Fault& fault) {
+    return fault.rank == rank && fault.kind != FaultKind::kException;
+  });
 }
 
 Endpoint to_endpoint(const std::string& bytes) {
@@ -99,13 +103,23 @@ Endpoint to_endpoint(const std::string& bytes) {
 std::unique_ptr<Session> Session::connect(const Environment& environment,
                                           const SessionOptions& options) {
   std::unique_ptr<Session> session(new Session(environment, options));
-  session->meet();
-  session->compare_builds();
-  session->tell_of_too_many_threads();
+  try {
+    session->meet();
+    session->compare_builds();
+    session->tell_of_too_many_threads();
+  } catch (const DistributedFailure& failure) {
+    if (!lost(0, failure)) session->withdraw();  // the store of a lost rank 0 would not answer
+    throw;
+  } catch (const std::exception&) {
+    session->withdraw();
+    throw;
+  }
+  if (session->size() > 1 && options.name.empty()) ++sessions_of_this_process;
   return session;
 }
 
-// Tells the other ranks first, because the destructor of errands_ may take a moment.
+// Destroys control_ first, which tells the other ranks that this one leaves: the destructor of
+// errands_ may take a moment.
 Session::~Session() { control_.reset(); }
 
 void Session::meet() {
@@ -126,9 +140,9 @@ void Session::meet() {
     std::clog << "gpipe: " + announcement(environment_, to_text(master), addresses_.own) + "\n"
               << std::flush;
   }
-  // Earlier sessions of this process had other numbers.
-  static std::atomic<int64_t> sessions{0};
-  const std::string prefix = "gpipe/" + std::to_string(sessions++) + "/";
+  const std::string name =
+      options_.name.empty() ? std::to_string(sessions_of_this_process) : options_.name;
+  const std::string prefix = "gpipe/" + name + "/";
   int port = static_cast<int>(environment_.master_port);
   if (rank() == 0 && !environment_.store_is_the_launchers) {
     serve(port, prefix, end);
@@ -183,7 +197,8 @@ std::string Session::find_token(int port, const std::string& prefix, Time end) {
       if (coming_ > 1 && !environment_.store_is_the_launchers) refuse_rank();
       return rank() == 0 ? make_token() : wait_for_token(end);
     } catch (const StoreIsGone& error) {
-      // It may have been the store of the previous session, which rank 0 was about to end.
+      // The store that is gone may have been that of the previous session, which rank 0 was about
+      // to end. So the rank looks for the store once more.
       store_.reset();
       if (std::chrono::steady_clock::now() > end) {
         throw std::runtime_error("rank " + std::to_string(rank()) + " lost " + store_name() + ": " +
@@ -209,8 +224,8 @@ std::string Session::wait_for_token(Time end) {
   }
 }
 
-// Rank 0 answers those that have come since the last time, also those of an earlier start, which
-// are gone.
+// On rank 0: answers the processes with rank `peer` that have come since the last call. Processes
+// of an earlier start, which are gone, get an answer, too.
 void Session::give_token(int64_t peer, Time end) {
   const auto come = from_store<int64_t>(
       [store = meeting_, key = coming_key(peer)] { return store->add(key, 0); }, end);
@@ -238,12 +253,27 @@ void Session::refuse_rank() const {
                            std::to_string(size() - 1) + ". This one is " + to_text(environment_));
 }
 
-// Two that are the same rank would each have a part of the others' messages.
+// Throws if another process has the same rank as this one. Otherwise each of the two would get a
+// part of the messages to that rank.
 void Session::claim_rank(Time end) {
   const auto claims = from_store<int64_t>(
-      [store = store_, key = "claim/" + std::to_string(rank())] { return store->add(key, 1); },
-      end);
+      [store = store_, key = claim_key(rank())] { return store->add(key, 1); }, end);
+  has_claimed_ = true;
   if (claims > 1) refuse_rank();
+}
+
+// Takes back what a rank that does not connect has counted in rank 0's store. Otherwise its next
+// attempt would be taken for a second process with its rank. A launcher's store counts attempts.
+void Session::withdraw() {
+  if (!store_ || store_is_silent_ || environment_.store_is_the_launchers) return;
+  auto done = errands_.begin(std::function<bool()>(
+      [store = store_, base = meeting_ ? meeting_ : store_, come = coming_key(rank()),
+       claim = claim_key(rank()), has_come = coming_ > 0, has_claimed = has_claimed_] {
+        if (has_claimed) store->add(claim, -1);
+        if (has_come) base->add(come, -1);
+        return true;
+      }));
+  (void)done.wait_for(kAnswerLimit);
 }
 
 template <typename Result>
@@ -252,10 +282,12 @@ Result Session::from_store(std::function<Result()> call, Time end) {
   std::future<Result> result = errands_.begin(std::move(call));
   while (result.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (control_) control_->check();
+    if (options_.check) options_.check();
     if (std::chrono::steady_clock::now() > end + kAnswerLimit) {
-      throw std::runtime_error("rank " + std::to_string(rank()) + " got no answer from " +
-                               store_name() +
-                               " in time: its process is stopped, or the network is cut");
+      store_is_silent_ = true;
+      throw std::runtime_error(
+          "rank " + std::to_string(rank()) + " got no answer from " + store_name() +
+          " in time: its process has ended or is stopped, or the network is cut");
     }
   }
   return result.get();
@@ -307,8 +339,8 @@ void Session::find_store(int port, const std::string& prefix, Time end) {
   }
 }
 
-// Rank 0 is connected to by the others, and gives them its token until all have written where they
-// are.
+// Reads from the store where the lower ranks listen, and connects to them. Rank 0 connects to no
+// rank; it gives the others its token until all have written where they listen.
 void Session::find_peers(Time end) {
   std::vector<int64_t> missing;
   for (int64_t peer = 0; peer < size(); ++peer) {
@@ -334,15 +366,35 @@ void Session::find_peers(Time end) {
     pause();
   }
   try {
-    control_->wait_until_connected(end);
+    wait_until_connected(end);
   } catch (const DistributedFailure&) {
     throw;
   } catch (const std::runtime_error& error) {
+    if (options_.check) throw;  // the exception stays as it is, because the caller acts by its type
     throw std::runtime_error(error.what() + hint_of_a_second());
   }
 }
 
-// Each rank 0 has a token of its own, so claims do not tell of another one.
+// If the options have a `check`, calls it from time to time, because it throws if waiting is in
+// vain.
+void Session::wait_until_connected(Time end) {
+  constexpr Milliseconds kLook{20};
+  while (options_.check) {
+    options_.check();
+    const Time next = std::chrono::steady_clock::now() + kLook;
+    if (next >= end) break;
+    try {
+      return control_->wait_until_connected(next);
+    } catch (const DistributedFailure&) {
+      throw;
+    } catch (const std::runtime_error&) {  // not connected yet
+    }
+  }
+  control_->wait_until_connected(end);
+}
+
+// On rank 0: throws if another process has come as rank 0. claim_rank() would not notice that,
+// because each rank 0 claims its rank under a token of its own.
 void Session::check_alone(Time end) {
   const auto come = from_store<int64_t>(
       [store = meeting_, key = coming_key(0)] { return store->add(key, 0); }, end);
@@ -362,7 +414,7 @@ void Session::compare_builds() {
                   environment_.device_links);
 }
 
-// Rank 0 warns for all ranks: no other rank knows the others' quotas.
+// Rank 0 warns for all ranks, after all ranks have exchanged their cores and quotas.
 void Session::tell_of_too_many_threads() {
   if (size() == 1) return;
   const std::vector<machine::Quota> quotas = machine::core_quotas();
@@ -436,12 +488,14 @@ std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ran
 std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   if (!store_) throw std::logic_error("a session of one process has no group");
   control_->agree("connecting " + name, "");
-  // A rank may have missed a group that a failure interrupted, so the count begins anew.
+  // If a failure interrupted the connecting of a group, some ranks may not have counted that group.
+  // So all ranks count anew in each epoch.
   if (const int64_t epoch = control_->epoch(); groups_epoch_ != epoch) {
     groups_epoch_ = epoch;
     groups_ = 0;
   }
-  // Connecting ends only when all ranks have come, and a rank may fail meanwhile.
+  // Connecting would end only when all ranks have come, but a rank may fail meanwhile. Then it is
+  // given up.
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
   const QuietLog quiet;
   std::future<std::unique_ptr<Group>> group =

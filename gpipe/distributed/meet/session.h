@@ -26,11 +26,17 @@ struct SessionOptions {
   // As in ControlOptions.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
   std::chrono::milliseconds call_limit = std::chrono::minutes(5);
-  // How many threads an operator uses: with another number it may add up in another order. All
-  // ranks must have the same number. 0: LibTorch's current number.
+  // How many threads an operator uses. With another number an operator may add up in another order,
+  // so all ranks must have the same number. 0: LibTorch's current number.
   int64_t threads_per_operator = 0;
   // Rank 0 writes one line to standard error: which launcher was recognized, and the addresses.
   bool announce = true;
+  // What tells the sessions of these processes apart in a store; the same on all ranks. Empty: how
+  // many sessions this process has had, so all processes must have had equally many.
+  std::string name;
+  // Called every few milliseconds while connect() waits for other ranks. It throws if they do not
+  // come any more.
+  std::function<void()> check;
 };
 
 // Guarantees: all ports that it opens are on one address: that of the chosen interface, loopback if
@@ -92,9 +98,11 @@ class Session {
   void claim_rank(std::chrono::steady_clock::time_point end);
   void check_alone(std::chrono::steady_clock::time_point end);
   [[noreturn]] void refuse_rank() const;
-  // For a rank that met no other one in time.
+  void withdraw();
+  // The end of the message of a rank that met no other rank in time.
   std::string hint_of_a_second() const;
   void find_peers(std::chrono::steady_clock::time_point end);
+  void wait_until_connected(std::chrono::steady_clock::time_point end);
   // Returns what `call`, a call of the store's client, returns. A client waits forever if the store
   // is stopped or cut off. This throws what the client throws, DistributedFailure if a process
   // fails meanwhile, std::runtime_error if there is no answer by shortly after `end`.
@@ -110,12 +118,16 @@ class Session {
   // On rank 0 only. All its sessions that live at the same time share it: the port can be bound
   // only once.
   std::shared_ptr<Store> served_;
-  // What the processes that now meet write, and where ranks find each other before.
+  // `store_` has what the processes that now meet write, under their token. `meeting_` is where
+  // they find each other before.
   std::shared_ptr<Store> store_;
   std::shared_ptr<Store> meeting_;
   std::string token_;
-  int64_t coming_ = 0;                       // this process is the n-th that has come with its rank
-  std::map<int64_t, int64_t> tokens_given_;  // on rank 0: to so many of each rank
+  int64_t coming_ = 0;            // this process is the n-th that has come with its rank
+  bool has_claimed_ = false;      // whether claim_rank() has counted this process
+  bool store_is_silent_ = false;  // whether it has not answered in time
+  // On rank 0: by rank, how many of its processes got a token.
+  std::map<int64_t, int64_t> tokens_given_;
   int store_port_ = 0;
   std::string store_prefix_;
   std::unique_ptr<Control> control_;

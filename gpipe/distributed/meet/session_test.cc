@@ -1,4 +1,4 @@
-// Real processes that find each other.
+// Tests of Session with real processes that find each other.
 #include "gpipe/distributed/meet/session.h"
 
 #include <ATen/Functions.h>
@@ -92,7 +92,7 @@ TEST(Session, ProcessesFindEachOther) {
     session->store()->add("sum", rank);
     session->control().agree("added", "");
     say(std::to_string(session->store()->add("sum", 0)));
-    // A ring of messages, in both directions.
+    // Messages go around the ring of ranks in both directions.
     const int64_t next = (rank + 1) % 4;
     const int64_t before = (rank + 3) % 4;
     const at::Tensor sent = at::full({5}, static_cast<double>(rank), at::kByte);
@@ -103,7 +103,8 @@ TEST(Session, ProcessesFindEachOther) {
       if (!receive->wait() || !send->wait()) say("canceled");
       say(std::to_string(room[4].item<int>()));
     }
-    // All are loopback addresses: rank 0's store, and the two devices of Gloo.
+    // The process listens on loopback addresses only: for the two devices of Gloo, and on rank 0
+    // for the store.
     std::string addresses;
     for (const std::string& address : listens_on()) addresses += address + " ";
     say(addresses);
@@ -120,8 +121,8 @@ TEST(Session, ProcessesFindEachOther) {
   }
 }
 
-// By default a write to a closed connection brings SIGPIPE, which ends the process without a
-// message.
+// Messages to a rank that has died must throw. By default a write to a closed connection brings
+// SIGPIPE, which would end the process without a message.
 TEST(Session, MessagesToARankThatHasDiedThrow) {
   for (const bool sends : {true, false}) {
     const MasterPort port;
@@ -135,7 +136,7 @@ TEST(Session, MessagesToARankThatHasDiedThrow) {
       std::vector<std::unique_ptr<Transfer>> transfers;
       const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       try {
-        // Without a pause, so that some write comes before Gloo's thread notices the end.
+        // The loop does not pause, so that some write comes before Gloo's thread notices the end.
         while (std::chrono::steady_clock::now() < end) {
           transfers.push_back(sends ? group->send(bytes, 1, 0) : group->receive(bytes, 1, 0));
         }
@@ -170,7 +171,8 @@ TEST(Session, AnotherNumberOfThreadsIsAnErrorOnAllRanks) {
                     HasSubstr("rank 2 has '4'"), HasSubstr(" has '1'")));
 }
 
-// It depends on time which of the two processes comes first.
+// Two processes have rank 1. Either may come first: that one connects, and the other is told that
+// its rank is taken.
 TEST(Session, TwoProcessesWithOneRankAreTold) {
   const MasterPort port;
   RankProcesses processes(3, [&](int64_t process, const Say& say) {
@@ -182,7 +184,7 @@ TEST(Session, TwoProcessesWithOneRankAreTold) {
     try {
       auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
       say("connected");
-      // The store is there until both have come.
+      // The session, and on rank 0 the store, must live until both processes with rank 1 have come.
       int signal = 0;
       sigwait(&end, &signal);
     } catch (const std::exception& error) {
@@ -211,9 +213,39 @@ TEST(Session, SaysWhoDidNotCome) {
     }
     sleep(1);
   });
-  // Either rank may be told by the other one.
+  // Ranks 0 and 1 must give the same text, because either of them may learn it from the other one.
   EXPECT_THAT(ranks.next(0), HasSubstr("ranks 2, 3 did not connect in time"));
   EXPECT_THAT(ranks.next(1), HasSubstr("ranks 2, 3 did not connect in time"));
+}
+
+// A rank is late for several attempts of the other rank. Attempts at the same time must connect,
+// although the ranks have made different numbers of them, and so must the session after it.
+TEST(Session, ARankThatIsLateConnectsAtItsNextAttempt) {
+  for (const int64_t late : {0, 1}) {
+    const MasterPort port;
+    RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+      if (rank == late) usleep(2'500'000);
+      std::unique_ptr<Session> first;
+      int64_t failed = 0;
+      const auto attempt = [&] {
+        return Session::connect(read_environment(variables(rank, 2, port.number())),
+                                quick(Milliseconds(1000)));
+      };
+      for (; !first && failed < 20; ++failed) {
+        try {
+          first = attempt();
+        } catch (const std::exception&) {
+        }
+      }
+      if (!first) return say("never");
+      first->control().agree("first", "");
+      const auto second = attempt();
+      second->control().agree("second", "");
+      say("connected");
+    });
+    EXPECT_EQ(ranks.next(0), "connected") << "rank " << late << " is late";
+    EXPECT_EQ(ranks.next(1), "connected") << "rank " << late << " is late";
+  }
 }
 
 TEST(Session, SaysThatThereIsNoStore) {
@@ -248,7 +280,7 @@ TEST(Session, ADeathWhileAGroupConnectsIsTold) {
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto session = Session::connect(read_environment(variables(rank, 3, port.number())), quick());
     if (rank == 1) {
-      session->control().agree("connecting tensors", "");  // as connect_group() begins
+      session->control().agree("connecting tensors", "");  // connect_group() begins with this call
       usleep(100000);
       say(std::to_string(microseconds_now()));
       raise(SIGKILL);
@@ -258,7 +290,7 @@ TEST(Session, ADeathWhileAGroupConnectsIsTold) {
     } catch (const DistributedFailure& failure) {
       say(std::to_string(microseconds_now()));
       say(failure.what());
-      _exit(0);  // the destructor waits for Gloo
+      _exit(0);  // the destructor would wait for Gloo
     }
   });
   const int64_t killed = std::stoll(ranks.next(1));
@@ -286,7 +318,8 @@ TEST(Session, ANewSessionMayFollow) {
   }
 }
 
-// This includes the port of rank 0's store: a run that is started again listens there.
+// A child of rank 0 lives on when rank 0 is killed. It must not keep the port of rank 0's store,
+// where a run that is started again listens.
 TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
   const MasterPort port;
   int children[2];  // children live as long as a process has the writing end open
@@ -352,8 +385,8 @@ class LaunchersStore {
   RankProcesses processes_;
 };
 
-// torchrun's count of restarts stays where a machine comes or leaves, and rises on the machine
-// alone whose process has failed.
+// The processes meet again whatever torchrun's counts of restarts are. A count does not change when
+// a machine comes or leaves, and it rises only on the machine whose process has failed.
 TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
   const LaunchersStore launcher;
   const std::vector<std::vector<int64_t>> counts = {{0, 0, 0}, {1, 1, 1}, {1, 1, 1}, {1, 1, 2}};
@@ -372,7 +405,7 @@ TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
       session->connect_group("tensors");
       session->control().agree("end", "");
       say("well");
-      // A launcher ends the others before it starts again.
+      // A launcher ends the other processes before it starts all of them again.
       if (rank == 0) raise(SIGKILL);
       _exit(0);
     });
@@ -407,26 +440,28 @@ TEST(Session, TwoProcessesWithOneRankAtALaunchersStoreAreTold) {
     return AllOf(StartsWith("another process is rank " + std::to_string(rank) + " already: give"),
                  HasSubstr("rank " + std::to_string(rank) + " (RANK) of 2"));
   };
-  // The first rank 0 has met nobody when the second one comes.
+  // The first process with rank 0 has met nobody when the second one comes. The first is told that
+  // its rank is taken, and the second meets rank 1.
   EXPECT_THAT(come_to(launcher, 2, {0, 0, 1}, std::chrono::seconds(20)),
               ElementsAre(told(0), "met", "met"));
   EXPECT_THAT(come_to(launcher, 2, {1, 1, 0}, std::chrono::seconds(20)),
               ::testing::UnorderedElementsAre("met", told(1), "met"));
-  // Processes that come too late do not disturb the others.
+  // Processes that come too late do not disturb those that have met.
   const auto late = [](const std::string& missing, int64_t rank) {
     return AllOf(HasSubstr(missing),
                  HasSubstr("another process has come as rank " + std::to_string(rank)));
   };
   EXPECT_THAT(come_to(launcher, 2, {0, 1, 0, 1}, Milliseconds(1000)),
               ElementsAre("met", "met", "met", "met"))
-      << "two starts";
+      << "a job that is started twice at one store: each start meets on its own";
   EXPECT_THAT(come_to(launcher, 2, {0, 1, 0}, Milliseconds(1000)),
               ElementsAre("met", "met", late("rank 1 did not connect in time", 0)));
   EXPECT_THAT(come_to(launcher, 2, {1, 0, 1}, Milliseconds(1000)),
               ElementsAre("met", "met", late("rank 0 did not come within 1000 ms", 1)));
 }
 
-// A write to a closed connection would bring SIGPIPE to the thread of c10d's store.
+// The thread of c10d's store writes to clients that have closed their connections. That must not
+// end the process by SIGPIPE.
 TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   const MasterPort port;
   RankProcesses server(1, [&](int64_t, const Say& say) {
@@ -441,7 +476,8 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   });
   EXPECT_EQ(server.next(0), "serves");
   std::this_thread::sleep_for(Milliseconds(100));
-  // c10d's greeting, and then two requests for the number of keys.
+  // Each client sends c10d's greeting and two requests for the number of keys, and does not wait
+  // for the answers.
   const std::string requests = std::string("\0\xce\xf7\x85\x3c", 5) + std::string(2, '\7');
   for (int client = 0; client < 3; ++client) {
     const Socket socket = begin_connect({"127.0.0.1", port.number()});
@@ -454,7 +490,7 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   EXPECT_EQ(server.how_it_ends(0), "");
 }
 
-// There are no stack frames in the exception and none in c10d's log.
+// If the store is gone, neither the exception nor c10d's log has stack frames.
 TEST(Session, AStoreThatIsGoneSaysSoWithoutStackFrames) {
   LaunchersStore launcher;
   const std::string log = ::testing::TempDir() + "/stderr_of_a_client";
@@ -485,8 +521,8 @@ TEST(Session, AStoreThatIsGoneSaysSoWithoutStackFrames) {
                          ::testing::Not(HasSubstr("Exception raised from"))));
 }
 
-// The level of LibTorch's log is the process's, for all its threads, and a call to a store that is
-// stopped stays in the store's client for ever.
+// The level of LibTorch's log belongs to the whole process, and a call to a stopped store never
+// returns. Nevertheless the level must be the user's again when the session has given up.
 TEST(Session, AUsersLevelOfTheLogStays) {
   LaunchersStore launcher;
   constexpr int kWarning = 1;  // LibTorch's default

@@ -10,7 +10,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// More hosts than any cluster has. The limit keeps a damaged text from costing memory.
+// The greatest number of hosts, more than any cluster has. The limit keeps a damaged text from
+// costing memory.
 constexpr int64_t kMostEntries = 65536;
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }

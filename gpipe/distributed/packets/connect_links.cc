@@ -6,18 +6,21 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "gpipe/distributed/packets/link_rounds.h"
 #include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::distributed {
 namespace {
 
-// Connecting may take long: NCCL examines all of a machine's devices and networks for each link.
+// How long connecting all links may take. It may take long, because NCCL examines all of a
+// machine's devices and networks for each link.
 constexpr std::chrono::minutes kLimit{2};
 
 void write_edge(ByteWriter& bytes, const Edge& edge) {
@@ -38,12 +41,27 @@ void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
   std::map<std::string, int64_t> first;
   for (size_t k = 0; k < ranks.size(); ++k) {
     const auto [other, is_new] = first.emplace(identities.at(k), ranks[k]);
-    TORCH_CHECK_VALUE(is_new, "ranks ", other->second, " and ", ranks[k],
-                      " are on the same device, and GPIPE_DEVICE_LINKS=", kind.name(),
-                      " cannot link two processes on one device: give each process its own device, "
-                      "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on "
-                      "its machine)}), or unset GPIPE_DEVICE_LINKS");
+    TORCH_CHECK_VALUE(
+        is_new, "ranks ", other->second, " and ", ranks[k],
+        " are on the same device, and GPIPE_DEVICE_LINKS=", kind.name(),
+        " cannot link two processes on one device: give each process its own device, "
+        "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on "
+        "its machine)}), or unset GPIPE_DEVICE_LINKS. Where they are to share it, as in a test, "
+        "set NCCL_HOSTID to another text in each process");
   }
+}
+
+// The edges that begin or end at `rank`, in the order in which it connects them.
+std::vector<Edge> own_order(const std::map<Edge, std::string>& ids, int64_t rank) {
+  std::vector<Edge> all;
+  all.reserve(ids.size());
+  for (const auto& [edge, id] : ids) all.push_back(edge);
+  std::vector<Edge> own;
+  for (const std::vector<Edge>& round : link_rounds(std::move(all))) {
+    std::copy_if(round.begin(), round.end(), std::back_inserter(own),
+                 [&](const Edge& edge) { return edge.from == rank || edge.to == rank; });
+  }
+  return own;
 }
 
 }  // namespace
@@ -62,7 +80,7 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
     pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
       try {
         fail(what);
-      } catch (const std::exception&) {  // the call in progress throws it, too
+      } catch (const std::exception&) {  // the call in progress throws this, too
       }
     });
   }
@@ -82,9 +100,10 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
   }
   try {
     const auto end = std::chrono::steady_clock::now() + kLimit;
-    // Connect one link after another, in the same order in all processes: connecting a link may
-    // wait for all work on the device, and so for the first message of another link.
-    for (const auto& [edge, id] : ids) {
+    // A process connects its links one after another, in the order of the rounds: connecting a link
+    // may wait for all work on the device, and so for the first message of another link.
+    for (const Edge& edge : own_order(ids, others_.rank)) {
+      const std::string& id = ids.at(edge);
       if (edge.from == others_.rank) pool->begin(edge, DeviceLink::End::kSends, id);
       if (edge.to == others_.rank) pool->begin(edge, DeviceLink::End::kReceives, id);
       while (!pool->are_connected()) {

@@ -50,8 +50,8 @@ class LinkPools {
  private:
   const LinkKind& kind_;
   const Others others_;
-  // The processes and their devices. With this key both ends of an edge have asked a pool for the
-  // same edges before, so both know whether a link exists.
+  // The processes and their devices. The two ends of an edge have asked the pool with this key for
+  // the same edges before, so both know whether a link exists already.
   using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
   std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
   std::map<std::vector<int64_t>, int64_t> times_;  // number of calls for these processes

@@ -9,7 +9,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// A function-local static, because static initializers of other files add to it.
+// The kinds are a function-local static, because static initializers of other files add to them.
 std::map<std::string, const LinkKind*>& kinds() {
   static std::map<std::string, const LinkKind*> all = {{nccl_links().name(), &nccl_links()}};
   return all;

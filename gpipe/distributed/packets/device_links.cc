@@ -18,9 +18,10 @@ namespace {
 
 using c10::impl::VirtualGuardImpl;
 
-// How often links are checked for errors. Control tells the end of a process sooner than that.
+// The pause between two checks of the links for errors. Control tells the end of a process sooner
+// than such a check.
 constexpr std::chrono::milliseconds kPause{100};
-// How long the destructor waits for work on streams.
+// How long the destructor waits for work on streams before it aborts the links.
 constexpr std::chrono::seconds kEndLimit{2};
 
 std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
@@ -40,12 +41,13 @@ StreamsOfLinks& streams_of_links() {
   return *streams;
 }
 
-// A stream with no other work: a message that waits for the other end would delay that work, and
-// the other end may wait for just that work.
+// Takes a stream on which no other work runs. A message that waits for the other end would delay
+// that work, and the other end may wait for just that work.
 c10::Stream take_stream(c10::Device device) {
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
-  // The stream is not one for copies or recordings, as long as there is another one.
+  // As long as the device has enough streams, this one is used neither for copies nor for
+  // recordings of graphs.
   const c10::Stream stream = internal::take_stream_for_recordings(device);
   if (std::find(streams.taken.begin(), streams.taken.end(), stream) != streams.taken.end()) {
     internal::give_back_stream_for_recordings(stream);
@@ -116,7 +118,8 @@ void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string
 
 bool DeviceLinks::are_connected() {
   bool all = true;
-  // No lock: the watcher, too, only reads lines_.
+  // Reading lines_ needs no lock here: only this thread adds to it (begin()), and the watcher only
+  // reads it.
   for (auto& [key, line] : lines_) {
     try {
       all = line.link->is_connected() && all;
@@ -171,7 +174,7 @@ void DeviceLinks::put(const Line& line, DeviceLink::End end,
       line.link->receive(moving, line.stream);
     }
   } catch (const std::exception&) {
-    // After abort() its caller knows the reason.
+    // If abort() was called, its caller knows the reason, so this error is not reported.
     if (!is_aborted()) throw;
   }
 }
@@ -200,8 +203,9 @@ void DeviceLinks::watch() {
   lock.unlock();
   // From here on begin() adds no lines.
   //
-  // An abort waits for its link's stream, which may wait for another link: a send for the stage's
-  // stream, and that for a receive. So each has a thread, unless the system has no more threads.
+  // Each link is aborted on a thread of its own (as long as the system has threads), because an
+  // abort waits for its link's stream, and that may wait for another link: a send waits for the
+  // stage's stream, which waits for a receive.
   std::vector<std::future<void>> aborts;
   for (auto& [key, line] : lines_) {
     aborts.push_back(std::async(std::launch::async | std::launch::deferred,

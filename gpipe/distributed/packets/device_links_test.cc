@@ -57,7 +57,8 @@ class DeviceLinksTest : public ::testing::Test {
     sender_->begin(kEdge, DeviceLink::End::kSends, id);
     receiver_->begin(kEdge, DeviceLink::End::kReceives, id);
     until([&] {
-      const bool one = sender_->are_connected();  // both must be called again and again
+      // Connecting goes on only if are_connected() is called again and again at both ends.
+      const bool one = sender_->are_connected();
       return receiver_->are_connected() && one;
     });
   }
@@ -79,10 +80,10 @@ class DeviceLinksTest : public ::testing::Test {
 
 TEST_F(DeviceLinksTest, NoThreadWaits) {
   auto busy = testing::hold_stream(device(0));
-  at::Tensor sent = bytes_on(device(0), 1000, 3);  // when the stream is free
+  at::Tensor sent = bytes_on(device(0), 1000, 3);  // filled when the stream is free again
   sender_->send(kEdge, {sent});
   sent.reset();
-  // If the link did not keep the memory, this tensor would get it.
+  // If the link did not keep the memory of `sent`, this tensor would get that memory.
   at::Tensor other = bytes_on(device(0), 1000, 9);
   const at::Tensor room = receive(1000);
   receiver_->let_follow(internal::current_stream(device(1)));
@@ -104,7 +105,8 @@ TEST_F(DeviceLinksTest, InOrderAndTogether) {
   EXPECT_THAT(on_host(second), EqualsBitwise(at::full({7}, 2, at::kByte)));
 }
 
-// Later work on the stream may change what was sent.
+// After let_follow() later work on the stream waits for the sends. So it may change the tensor, and
+// the old values arrive.
 TEST_F(DeviceLinksTest, LetsFollowWhatWasSent) {
   const at::Tensor sent = bytes_on(device(0), 100, 5);
   sender_->send(kEdge, {sent});
@@ -115,19 +117,21 @@ TEST_F(DeviceLinksTest, LetsFollowWhatWasSent) {
   EXPECT_THAT(on_host(room), EqualsBitwise(at::full({100}, 5, at::kByte)));
 }
 
-// A receive whose other end never comes delays all that waits for it, until it is aborted.
+// A receive to which nothing is sent delays all work that waits for it. abort() ends that, and does
+// not wait itself.
 TEST_F(DeviceLinksTest, AbortEndsWhatWaits) {
   const at::Tensor room = receive(100);
   receiver_->let_follow(internal::current_stream(device(1)));
   const auto begin = std::chrono::steady_clock::now();
   receiver_->abort();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(50)) << "it waited";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(50))
+      << "abort() waited for the receive";
   (void)on_host(bytes_on(device(1), 1, 0));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(900));
   sender_->abort();
   sender_->send(kEdge, {bytes_on(device(0), 1, 0)});
   EXPECT_EQ(receive(1).numel(), 1);
-  EXPECT_EQ(errors_, 0) << "who aborts knows why";
+  EXPECT_EQ(errors_, 0) << "abort() reports no error";
 }
 
 TEST_F(DeviceLinksTest, TellsOnceThatALinkBroke) {
@@ -147,8 +151,7 @@ TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
   EXPECT_THROW(sender_->send(Edge{1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
 }
 
-// Two workers. The first sends a small packet and then another one. The second asks for the later
-// one first.
+// Worker 0 sends a small packet and then another one. Worker 1 asks for the later packet first.
 Program two_in_another_order() {
   Program program;
   program.workers.resize(2);
@@ -223,8 +226,8 @@ TEST_F(PacketsByLink, AreReceivedInTheSendersOrder) {
   EXPECT_THAT(on_host(got[1]), EqualsBitwise(at::arange(3.0)));
 }
 
-// Links keep strides, the place in a line, repeated elements and gaps, as messages between hosts
-// do.
+// Tensors that arrive over a link have the strides, the place within a line of memory, the repeated
+// elements and the gaps that they had, as with messages between hosts.
 TEST_F(PacketsByLink, KeepHowTheyLieInMemory) {
   const at::TensorOptions there(device(0));
   const at::Tensor shifted = at::arange(101.0, there).slice(0, 1).view({10, 10}).t();
@@ -248,7 +251,7 @@ TEST_F(PacketsByLink, OfOtherDevicesAreRefused) {
   EXPECT_THROW(from_->send({{1, 0, 1}, {1, 1, 1}}, packets), c10::TypeError);
 }
 
-// The other processes for a LinkPools, where the other rank says `said` in each exchange.
+// How a LinkPools reaches another process that says `said` in each exchange.
 LinkPools::Others with_other(const std::string& said) {
   LinkPools::Others others;
   others.exchange = [said](const std::string&, const std::string& value,
@@ -285,8 +288,8 @@ TEST(LinkKinds, AreKnownByName) {
   }
 }
 
-// Links of sockets. One of them is like a link of NCCL's whose operation is in progress: the thread
-// that receives holds its lock until the link is aborted.
+// Links of sockets, but link number `number` is like a link of NCCL whose operation is in progress:
+// the thread that sends or receives holds the link's lock until the link is aborted.
 class OneIsInProgress final : public LinkKind {
  public:
   explicit OneIsInProgress(int64_t number) : number_(number) {}
@@ -347,19 +350,21 @@ TEST(DeviceLinks, AreAbortedWhileASendIsInProgress) {
   const at::Tensor bytes = bytes_on(device(0), 4, 1);
   std::thread sender([&] { links.send(kEdge, {bytes}); });
   until([&] { return kind.is_in_progress(); });
-  std::this_thread::sleep_for(milliseconds(250));  // the watcher checks ten times a second
+  // This is long enough for the watcher, which checks ten times a second.
+  std::this_thread::sleep_for(milliseconds(250));
   links.abort();
   sender.join();
   EXPECT_FALSE(kind.is_in_progress());
 }
 
-// Each send waits for the stage's stream, and that stream for all receives, whose other ends never
-// come. The stage's next message is in progress. So no link ends before all have been told to.
+// Each send waits for the stage's stream, and that stream waits for all receives, whose other ends
+// never send. The stage's next receive is in progress. So the links end only if all of them are
+// aborted at once, and not one after another.
 TEST(DeviceLinks, AreAbortedWhereTheyWaitForEachOther) {
   constexpr int32_t kLanes = 4;
   const auto out = [](int32_t lane) { return Edge{0, 1, lane}; };
   const auto in = [](int32_t lane) { return Edge{1, 0, lane}; };
-  const OneIsInProgress kind(2 * kLanes - 1);  // the last one: it receives
+  const OneIsInProgress kind(2 * kLanes - 1);  // the link that begins last, which receives
   auto here = std::make_unique<DeviceLinks>(kind, device(0), [](const std::string&) {});
   auto there = std::make_unique<DeviceLinks>(socket_links(), device(1), [](const std::string&) {});
   for (int32_t lane = 0; lane < kLanes; ++lane) {

@@ -19,7 +19,7 @@ namespace {
 using internal::Item;
 using internal::Packet;
 
-// The memory of a part.
+// The memory into which a part is received.
 struct ReadPart {
   at::Tensor owner;
   at::Tensor packed;  // for kPackedAlone
@@ -39,7 +39,8 @@ ReadPart memory_of(const PartDescription& part, const at::Tensor& head, c10::Dev
   if (device.is_cpu()) {
     result.storage = storage_over(result.owner, data_of(result.owner) + part.shift, part.bytes);
   } else {
-    // The allocator's own storage, because the allocator tracks that for streams that use it.
+    // On an accelerator the tensors use the allocator's own storage, because the allocator keeps
+    // track of the streams that use it.
     result.storage = result.owner.storage();
     result.in_storage = part.shift;
   }
@@ -57,8 +58,8 @@ c10::SmallVector<int64_t, 6> dense_strides(c10::IntArrayRef sizes) {
   return strides;
 }
 
-// A tensor with gaps between its elements, each element once, and the contiguous elements that
-// were sent.
+// A view of the tensor, which has gaps, with each element once; and the contiguous elements that
+// were sent, which take() copies into that view.
 std::pair<at::Tensor, at::Tensor> to_and_from(const TensorDescription& tensor,
                                               const PartDescription& part, const ReadPart& memory,
                                               const at::Tensor& head) {
@@ -133,7 +134,7 @@ Packet IncomingPacket::take() {
   for (auto& [to, from] : filled_later_) to.copy_(from);
   filled_later_.clear();
   bodies_.clear();
-  // Receiving into the tensors does not count as a change.
+  // Versions are marked now, because receiving into the tensors does not count as a change.
   for (Item& item : packet_.items) {
     if (item.version == 0) item.mark_version();
   }

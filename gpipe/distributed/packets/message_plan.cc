@@ -33,7 +33,8 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
                                 " messages in a run are more than there are tags for");
   }
   std::map<std::pair<int32_t, int32_t>, int32_t> edge_numbers;  // by workers
-  std::map<std::pair<int64_t, int64_t>, int32_t> lanes;         // number used between two ranks
+  // How many edges there are so far between two ranks.
+  std::map<std::pair<int64_t, int64_t>, int32_t> lanes;
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     for (const Step& step : program.workers[worker]) {
       const bool is_forward = step.action.kind == ActionKind::kForward;
@@ -73,10 +74,10 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
 void MessagePlan::learn() {
   for (auto& messages : messages_) {
     for (Message& message : messages) {
-      if (message.wanted == 0) continue;  // a message of other processes
+      if (message.wanted == 0) continue;  // this process has neither sent nor received it
       const int64_t lines = (message.wanted + kLine - 1) / kLine * kLine;
-      // A larger message is announced, as in the first run. Otherwise memory would be reserved for
-      // all awaited messages, whether they have been sent or not.
+      // A message above kGreatestCapacity is announced first, as in the first run. Otherwise memory
+      // would be reserved for all awaited messages, whether they have been sent or not.
       message.capacity = lines > kGreatestCapacity ? kFirstCapacity : std::max(lines, kLine);
       message.wanted = 0;
     }

@@ -18,7 +18,8 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAreArray;
 
 TEST(MessagePlan, IsOfWhatLeavesAProcess) {
-  // Workers 0 and 1 in one process, 2 in another one; a skip from stage 0 to stage 2.
+  // Workers 0 and 1 are in one process and worker 2 in another. Only packets between the two
+  // processes are messages. There is a skip from stage 0 to stage 2.
   const Program program = compile(Schedule::one_f_one_b(3, 2), Routes::create(3, {{0, 2, "skip"}}));
   MessagePlan plan(program, {5, 5, 7});
   EXPECT_THAT(plan.awaited(0),
@@ -43,8 +44,8 @@ TEST(MessagePlan, IsOfWhatLeavesAProcess) {
   EXPECT_EQ(messages, 8);
 }
 
-// In a V schedule worker 1 sends activations and gradients to worker 0, in the order of its
-// actions.
+// In a V schedule worker 1 sends both activations and gradients to worker 0. in_order() must have
+// them in the order of the actions of worker 1.
 TEST(MessagePlan, KnowsTheOrderInWhichAnEdgesMessagesAreSent) {
   const Schedule schedule = schedule_by_name("zb-v", 4, 3);
   const Program program = compile(schedule, Routes::create(4));

@@ -18,9 +18,11 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <nccl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -51,11 +53,11 @@ struct Nccl {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) receive = nullptr;
-  std::string missing;  // what was not found
+  std::string missing;  // the functions that were not found
 
   Nccl() {
-    // If LibTorch needs libnccl, it is loaded already. Otherwise LibTorch has no NCCL, or contains
-    // it.
+    // If LibTorch needs libnccl, that library is loaded already. Otherwise LibTorch has no NCCL, or
+    // contains it.
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) library = RTLD_DEFAULT;
     const auto find = [&](auto& function, const char* name) {
@@ -98,6 +100,11 @@ struct Nccl {
   }
 };
 
+// How many blocks a link's kernel has at most. A receive that has been put on its stream occupies
+// that many multiprocessors until the sender's kernel has run, and a link has buffers for each of
+// them. NCCL takes about 16 where GPUs have fast links. The environment variable NCCL_MAX_CTAS
+// comes first. The number was not measured, as it never ran on several GPUs.
+constexpr int kMaxBlocks = 4;
 // How long the destructor of a link waits for the other end.
 constexpr std::chrono::seconds kEndLimit{2};
 
@@ -109,7 +116,10 @@ class NcclLink final : public DeviceLink {
     if (id.size() != sizeof unique) throw std::runtime_error("NCCL: an id of another size");
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // so that each call returns, and a link can be aborted in each
+    // The communicator is non-blocking: each call returns at once, and a link can be aborted while
+    // a call is in progress.
+    config.blocking = 0;
+    config.maxCTAs = kMaxBlocks;
     const c10::DeviceGuard guard(device_);
     const ncclResult_t result = nccl_.init_rank_config(&comm_, 2, unique, rank_, &config);
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -121,8 +131,8 @@ class NcclLink final : public DeviceLink {
   ~NcclLink() override {
     if (comm_ == nullptr) return;
     try {
-      // NCCL makes the thread's former device current again, and that would make a context on GPU 0
-      // for a thread that has used no GPU.
+      // Without this guard NCCL would make the thread's former device current again, which makes a
+      // context on GPU 0 for a thread that has used no GPU.
       const c10::DeviceGuard guard(device_);
       end();
     } catch (const std::exception&) {  // the device is broken
@@ -135,8 +145,8 @@ class NcclLink final : public DeviceLink {
     check_result(state);
     if (state == ncclInProgress) return false;
     if (!first_) {
-      // Both ends exist. NCCL makes the rest when a first message is sent, on a thread of its own
-      // that waits for the other end. So a first message is sent now.
+      // The communicators of both ends exist. NCCL connects them when a first message is sent, on a
+      // thread of its own that waits for the other end. So a first message is sent now.
       first_.emplace(first_message());
       return false;
     }
@@ -151,7 +161,8 @@ class NcclLink final : public DeviceLink {
   }
 
   void check() override {
-    // A thread that uses the link finds an error itself, and an abort must not wait for it.
+    // If another thread has the lock, it uses the link and finds an error itself. This call must
+    // not wait for that thread.
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (lock.owns_lock()) check_result(async_state());
   }
@@ -174,7 +185,8 @@ class NcclLink final : public DeviceLink {
   };
 
   void end() {
-    // The other end may still read from the link's own memory at this end.
+    // The link is finalized and not just destroyed, because the other end may still read from the
+    // link's own memory at this end.
     const auto limit = std::chrono::steady_clock::now() + kEndLimit;
     ncclResult_t state = nccl_.finalize(comm_);
     while (state == ncclInProgress && std::chrono::steady_clock::now() < limit) {
@@ -188,7 +200,7 @@ class NcclLink final : public DeviceLink {
     }
   }
 
-  // Does not wait.
+  // Puts a message of one byte on a stream of its own. Does not wait.
   First first_message() {
     const c10::DeviceGuard guard(device_);
     const c10::impl::VirtualGuardImpl impl(device_.type());
@@ -204,8 +216,8 @@ class NcclLink final : public DeviceLink {
     check_not_aborted();
     const c10::DeviceGuard guard(device_);
     put(messages, stream);
-    // A call in progress is not on the stream yet. As nothing is left to connect, none should be in
-    // progress.
+    // A call that is still in progress is not on the stream yet, so this waits for it. That should
+    // not happen, as nothing is left to connect.
     ncclResult_t state = async_state();
     for (; state == ncclInProgress; state = async_state()) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -213,7 +225,7 @@ class NcclLink final : public DeviceLink {
     check_result(state);
   }
 
-  // The rest is called with mutex_ held.
+  // The functions below are called with mutex_ held.
   void put(const std::vector<at::Tensor>& messages, const c10::Stream& on) {
     const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
     check_result(nccl_.group_start());
@@ -255,6 +267,21 @@ class NcclLink final : public DeviceLink {
 
 #endif
 
+#if GPIPE_HAS_NCCL
+// What tells hosts apart for NCCL, which refuses two ranks of one host on one device: the name in
+// NCCL_HOSTID, or nothing. If NCCL is told to let ranks share a device, each process counts as a
+// host of its own.
+std::string nccl_host() {
+  constexpr int kFirstThatShares = 23000;  // NCCL 2.30
+  const char* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (NCCL_VERSION_CODE >= kFirstThatShares && shares != nullptr && std::strcmp(shares, "1") == 0) {
+    return std::to_string(getpid());
+  }
+  const char* const host = std::getenv("NCCL_HOSTID");
+  return host == nullptr ? "" : host;
+}
+#endif
+
 class NcclLinks final : public LinkKind {
  public:
   std::string name() const override { return "nccl"; }
@@ -270,7 +297,7 @@ class NcclLinks final : public LinkKind {
   }
   std::string identity(c10::Device device) const override {
     const cudaUUID_t& uuid = at::cuda::getDeviceProperties(device.index())->uuid;
-    return std::string(uuid.bytes, sizeof uuid.bytes);
+    return std::string(uuid.bytes, sizeof uuid.bytes) + nccl_host();
   }
   std::string new_id() const override {
     ncclUniqueId id;

@@ -40,7 +40,8 @@ void check_can_travel(const at::Tensor& tensor, c10::Device device) {
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
-// A part of a storage that one tensor covers, or several that overlap. Places are in bytes.
+// A part of a storage: the memory of one tensor, or of several that overlap. Begin and end are in
+// bytes.
 struct Part {
   const c10::StorageImpl* storage = nullptr;
   int64_t begin = 0;
@@ -71,7 +72,7 @@ int64_t unique_bytes(const at::Tensor& tensor) {
 // The tensor with each element once: dimensions that repeat elements get size 1.
 at::Tensor without_repetitions(const at::Tensor& repeated) {
   at::Tensor tensor = internal::detached_alias(repeated);
-  // The bits as they are in memory: the marks are sent beside them.
+  // The bits are sent as they are in memory, and the marks for conjugate and negative beside them.
   tensor._set_conj(false);
   tensor._set_neg(false);
   c10::SmallVector<int64_t, 6> sizes(tensor.sizes().begin(), tensor.sizes().end());
@@ -95,7 +96,8 @@ std::vector<Part> parts_of(const std::vector<at::Tensor>& tensors) {
     part.tensors = {i};
     parts.push_back(std::move(part));
   }
-  // Sort by storage, in the order of first use; within a storage by place.
+  // The parts are sorted by storage, in the order of first use, and within a storage by their
+  // begin.
   const auto first_use = [&](const Part& part) {
     return std::find_if(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
       return internal::storage_of(tensor) == part.storage;
@@ -139,15 +141,15 @@ at::Tensor bytes_within(const at::Tensor& tensor, int64_t begin, int64_t count) 
   return tensor_over(tensor.storage(), c10::kByte, begin, {count}, {1});
 }
 
-// A packet's tensors, each object once, and which of them an item has.
+// A packet's tensors, each tensor object once, and the number of the tensor that each item has.
 struct Objects {
   std::vector<at::Tensor> tensors;
-  std::vector<uint32_t> of_item;  // kUndefined: none
+  std::vector<uint32_t> of_item;  // the number in `tensors`; kUndefined: no tensor
 };
 
 Objects objects_of(const Packet& packet, c10::Device device) {
   Objects objects;
-  internal::Twins<uint32_t> known;  // their numbers
+  internal::Twins<uint32_t> known;  // the numbers of the tensors so far
   for (const Item& item : packet.items) {
     if (!item.tensor.defined()) {
       objects.of_item.push_back(kUndefined);
@@ -165,7 +167,7 @@ Objects objects_of(const Packet& packet, c10::Device device) {
   return objects;
 }
 
-// Sets how a part travels. `first`: its first tensor.
+// Chooses how a part travels. `first`: the part's first tensor.
 void choose_place(Part& part, const at::Tensor& first, int64_t alone_from, c10::Device device) {
   if (part.tensors.size() == 1 && part.bytes() > 2 * unique_bytes(first) + kLargestElement) {
     part.place = Place::kPacked;
@@ -182,8 +184,8 @@ void write_part(ByteWriter& head, const Part& part, const std::vector<Part>& par
   head.number(part.bytes());
   head.number(static_cast<uint8_t>(part.shift()));
   head.number(part.travelling());
-  // The number of the first part of the same storage, for the receiver: in-place changes of
-  // tensors that share a storage count for all of them.
+  // The number of the first part of the same storage. The receiver needs it, because an in-place
+  // change of a tensor counts for all tensors that share its storage.
   head.number(static_cast<uint32_t>(
       std::find_if(parts.begin(), parts.end(),
                    [&](const Part& other) { return other.storage == part.storage; }) -
@@ -198,7 +200,7 @@ void write_item(ByteWriter& head, const Item& item, uint32_t tensor) {
                                    (item.constant ? kConstant : 0)));
 }
 
-// What a head says of the packet (PacketDescription).
+// The description of the packet, which its head contains (PacketDescription).
 ByteWriter described(const Packet& packet, const Objects& objects, const std::vector<Part>& parts) {
   std::vector<uint32_t> part_of(objects.tensors.size());
   for (std::size_t p = 0; p < parts.size(); ++p) {
@@ -242,7 +244,8 @@ at::Tensor head_of(const ByteWriter& description, const std::vector<Part>& parts
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Part& part = parts[p];
     if (is_alone(part.place)) continue;
-    // The gaps must not carry old contents of this process's memory.
+    // The gap before the part is filled with zeros, because it must not carry old contents of this
+    // process's memory.
     std::memset(data + written, 0, static_cast<size_t>(begins[p] - written));
     const void* from = part.place == Place::kPacked ? part.packed.const_data_ptr() : part.data();
     if (part.travelling() > 0) {
@@ -253,7 +256,7 @@ at::Tensor head_of(const ByteWriter& description, const std::vector<Part>& parts
   return head;
 }
 
-// Adds the message of a part that is not in the head.
+// Adds a part that does not travel in the head as a message of its own.
 void add_body(OutgoingPacket& result, const Part& part, const std::vector<at::Tensor>& tensors,
               c10::Device device) {
   const at::Tensor& first = tensors[part.tensors.front()];

@@ -28,8 +28,8 @@ struct OutgoingPacket {
   // The packet's own memory, which must not change until it has been sent. On an accelerator, work
   // on the current stream fills it.
   std::vector<at::Tensor> bodies;
-  // Marks of the tensors behind the bodies. On the CPU only: a sender copies an accelerator's
-  // tensors first.
+  // Version marks of the tensors whose memory the bodies are. On the CPU only, because a sender
+  // copies an accelerator's tensors first.
   std::vector<internal::VersionMark> sources;
 
   // Whether a source has been changed while it was being sent.

@@ -39,7 +39,7 @@ Packet packet_of(const std::vector<at::Tensor>& tensors) {
 
 at::Tensor copy_of(const at::Tensor& bytes) { return bytes.clone(); }
 
-// Decodes a packet as after a network: only bytes are passed on.
+// Decodes a packet as after a network: the receiver gets the bytes and nothing else.
 Packet receive(const OutgoingPacket& sent, int64_t limit = kLimit) {
   // The receiver may have posted more memory than the head needs.
   IncomingPacket incoming(at::cat({sent.head, at::full({100}, 7, at::kByte)}), limit);
@@ -63,7 +63,7 @@ std::string bits_of(const at::Tensor& tensor) {
   return std::string(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
 }
 
-// Compares all that the next stage can see of a tensor.
+// Expects that all is the same that the next stage can see of a tensor.
 void expect_same(const at::Tensor& expected, const at::Tensor& actual) {
   ASSERT_EQ(actual.defined(), expected.defined());
   if (!expected.defined()) return;
@@ -106,10 +106,10 @@ TEST(PacketCodec, ShapesStridesAndPlacesArrive) {
   expect_arrives({at::Tensor(), at::randn({2}), at::Tensor()});
   expect_arrives({at::empty({0}), at::empty({3, 0, 2}), at::empty({0}, at::kLong)});
   expect_arrives({base.t(), at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast)});
-  // Memory that begins within a line, and small and large gaps.
+  // The tensors have memory that begins within a line, and small and large gaps.
   expect_arrives({base.narrow(1, 3, 5), at::randn({100, 100}).narrow(1, 7, 2),
                   at::randn({64}).narrow(0, 5, 1), at::randn({4096}).slice(0, 3, 4000, 1000)});
-  // Elements that repeat, with and without gaps.
+  // The tensors have elements that repeat, with and without gaps.
   expect_arrives({at::randn({1, 4}).expand({1000, 4}), at::randn({1}).expand({7}),
                   at::randn({100, 100}).narrow(1, 7, 2).unsqueeze(1).expand({100, 9, 2}),
                   at::randn({10}).as_strided({4, 3}, {2, 1})});
@@ -155,7 +155,8 @@ TEST(PacketCodec, TensorsThatShareMemoryStillDo) {
     items[0].tensor[2][1].fill_(42);
     EXPECT_EQ(items[2].tensor[0][1].item<float>(), 42);
     EXPECT_EQ(items[3].tensor[1][2].item<float>(), 42);
-    // A change of one counts for all that share its storage, and for no other tensor.
+    // A change of one tensor counts for all tensors that share its storage, and for no other
+    // tensor.
     EXPECT_NE(version_of(items[2].tensor), items[2].version);
     EXPECT_EQ(version_of(items[1].tensor), items[1].version);
   }
@@ -182,7 +183,8 @@ TEST(PacketCodec, AChangeOnTheWayIsTold) {
   const Packet arrived = receive(sent);
   EXPECT_NE(arrived.items[0].version, version_of(arrived.items[0].tensor));
   EXPECT_EQ(arrived.items[1].version, version_of(arrived.items[1].tensor));
-  // Copied tensors may change; tensors that are being sent may not.
+  // The small tensor was copied into the head, so a change of it does not matter. The large one is
+  // being sent, so a change of it is noticed.
   small.add_(1);
   EXPECT_FALSE(sent.is_changed());
   large.add_(1);
@@ -225,7 +227,8 @@ TEST(PacketCodec, RefusesMoreMemoryThanTheLimit) {
   const OutgoingPacket large = encode(packet_of({at::randn({1 << 20})}));
   EXPECT_THROW(IncomingPacket(copy_of(large.head), (1 << 22) - 1), DamagedMessage);
   IncomingPacket(copy_of(large.head), 1 << 22);
-  // A few bytes that become many, because of gaps.
+  // A tensor with gaps (here 2 elements, 2^17 apart) is sent in a few bytes, but takes the memory
+  // of the whole range where it arrives.
   const OutgoingPacket gaps =
       encode(packet_of({at::randn({1 << 18}).slice(0, 0, 1 << 18, 1 << 17)}));
   EXPECT_LT(gaps.head.numel(), 512);
@@ -259,7 +262,7 @@ TEST(PacketCodec, DamagedHeadsAreRefused) {
       auto* bytes = static_cast<unsigned char*>(changed.mutable_data_ptr());
       for (uint64_t count = 1 + random() % 3; count > 0; --count) {
         const uint64_t position = random() % static_cast<uint64_t>(16 + described);
-        // Small numbers, limits of types, and any bits.
+        // The new byte is a small number, a limit of a type, or random.
         const unsigned char drawn[] = {
             0, 1, 2, 4, 64, 127, 128, 255, static_cast<unsigned char>(random())};
         bytes[position] = drawn[random() % 9];
@@ -282,7 +285,7 @@ TEST(PacketCodec, DamagedHeadsAreRefused) {
   EXPECT_GT(read, 1000);
 }
 
-// Random tensors are the same after decoding.
+// Packets of random tensors must be the same after decoding.
 TEST(PacketCodec, RandomPackets) {
   auto random = testing::test_random();
   const auto draw = [&](int64_t count) {

@@ -70,7 +70,8 @@ at::Tensor bytes_of(int64_t count, c10::Device device) {
   return at::empty({count}, c10::TensorOptions(c10::kByte).device(device));
 }
 
-// Not inlined: gcc assumes that LibTorch's branch for tensors without memory is taken here.
+// This function must not be inlined, because gcc would assume that LibTorch's branch for tensors
+// without memory is taken.
 __attribute__((noinline)) char* data_of(const at::Tensor& bytes) {
   return static_cast<char*>(bytes.mutable_data_ptr());
 }

@@ -1,5 +1,5 @@
-// The bytes of a packet, as far as its writer (packet_codec.cc) and its reader (packet_reading.h)
-// must agree.
+// PacketFormat: the bytes of a packet, as far as its writer (packet_codec.cc) and its reader
+// (packet_reading.h) must agree.
 //
 // A head is: kHeadMagic, four bytes of zeros, the size of the description, the description, and the
 // memory of the parts that travel in the head, each at its place. A part is a piece of memory that
@@ -56,8 +56,9 @@ bool can_travel(c10::ScalarType type);
 
 // The size of a line of the device's memory, in bytes.
 int64_t line_of(c10::Device device);
-// The first place at or behind `offset` in a head whose place in a line is `shift`. Tensors on the
-// CPU use the memory of the head.
+// The first position at or behind `offset` in a head that is `shift` bytes behind the begin of a
+// line of memory. Tensors on the CPU use the memory of the head, so they must keep their place in a
+// line.
 int64_t next_place(int64_t offset, int64_t shift);
 
 // A storage of the bytes at `data`, which keeps `owner` alive.

@@ -11,8 +11,9 @@ namespace {
 
 using internal::ValueKind;
 
-// Each counted item takes bytes of the description, so no count causes more memory to be allocated
-// than a small multiple of what has arrived.
+// Reads a count of items, each of which takes at least `least_bytes` of the description. A greater
+// count is refused, so no count causes more memory to be allocated than a small multiple of what
+// has arrived.
 uint32_t read_count(ByteReader& reader, size_t least_bytes) {
   const auto number = reader.number<uint32_t>();
   if (number > reader.left() / least_bytes)
@@ -50,7 +51,8 @@ PartDescription read_part(ByteReader& reader, size_t parts, c10::Device device) 
   return part;
 }
 
-// `end`: of the description, in the head; is set to the end of the last part in it.
+// Reads the parts. `end`: the end of the description in the head; becomes the end of the last part
+// that travels in the head.
 std::vector<PartDescription> read_parts(ByteReader& reader, int64_t& end, int64_t head_bytes,
                                         int64_t limit, c10::Device device) {
   std::vector<PartDescription> parts(read_count(reader, 22));
@@ -96,7 +98,7 @@ TensorDescription read_tensor(ByteReader& reader) {
     if (size < 0 || stride < 0) damaged("a size or stride below 0");
     result.sizes.push_back(size);
     result.strides.push_back(stride);
-    // A later size of 0 does not clear the overflow, although the number of elements is then 0.
+    // An overflow is remembered even if a later size is 0, and so the number of elements is 0.
     overflow = __builtin_mul_overflow(elements, size, &elements) || overflow;
     overflow =
         __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size, &unique) ||
@@ -117,15 +119,16 @@ TensorDescription read_tensor(ByteReader& reader) {
   return result;
 }
 
-// Throws DamagedMessage unless the tensor is within its part, with its elements at places that suit
-// their type. `users`: the tensors of that part so far, with this one.
+// Throws DamagedMessage unless the tensor is within its part, and its elements are aligned for
+// their type. `users`: how many tensors of that part were read so far, with this one.
 void check_place(const TensorDescription& tensor, const PartDescription& part, int64_t users,
                  c10::Device device) {
   int64_t end = 0;
   if (__builtin_add_overflow(tensor.offset, tensor.extent, &end) || end > part.bytes) {
     damaged("a tensor ends behind its memory");
   }
-  // On an accelerator the tensor's storage is the memory itself, and its offset is in elements.
+  // On an accelerator the tensor's storage begins with the memory itself, and the tensor's offset
+  // counts elements. So the tensor must begin at a multiple of its element's size.
   const int64_t least = device.is_cpu() ? std::min<int64_t>(tensor.element(), 8) : tensor.element();
   if (tensor.extent > 0 && (part.shift + tensor.offset) % least != 0) {
     damaged("an element across two places");

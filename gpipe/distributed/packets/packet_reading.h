@@ -1,4 +1,5 @@
-// What the head of a packet says, read and checked before any memory is allocated.
+// read_description: what the head of a packet says, read and checked before any memory is
+// allocated.
 #ifndef GPIPE_DISTRIBUTED_PACKETS_PACKET_READING_H_
 #define GPIPE_DISTRIBUTED_PACKETS_PACKET_READING_H_
 
@@ -30,11 +31,11 @@ struct TensorDescription {
   uint32_t part = 0;
   c10::ScalarType type = c10::ScalarType::Undefined;
   uint8_t flags = 0;
-  int64_t offset = 0;  // of its first element in its part, in bytes
+  int64_t offset = 0;  // offset of its first element in its part, in bytes
   c10::SmallVector<int64_t, 6> sizes;
   c10::SmallVector<int64_t, 6> strides;
   int64_t extent = 0;        // from its first element to the end of its last, in bytes
-  int64_t unique_bytes = 0;  // without repetitions
+  int64_t unique_bytes = 0;  // the bytes of its elements, without repetitions
 
   int64_t element() const { return static_cast<int64_t>(c10::elementSize(type)); }
 };
@@ -52,7 +53,7 @@ struct PacketDescription {
   int64_t head_bytes = 0;
 };
 
-// `head`: the bytes that have arrived; those behind the head are ignored. `limit`: of the memory
+// `head`: the bytes that have arrived; bytes behind the head are ignored. `limit`: the most memory
 // that the packet may take, in bytes. Throws DamagedMessage (bytes.h) for anything that encode()
 // does not write for a device of this type.
 PacketDescription read_description(std::string_view head, int64_t limit, c10::Device device);

@@ -12,7 +12,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// No run is in progress, so a run's message cannot be confused with a parcel.
+// The tag may be any number: no run is in progress, so a run's message cannot be confused with a
+// parcel.
 constexpr int32_t kTag = 0;
 
 // Transfers that end early if another rank fails.
@@ -62,7 +63,8 @@ void move_parcels(Group& group, Control& control,
     }
     if (transfers.wait()) return;
   } catch (const std::exception& error) {
-    // The connection broke because another rank failed, which that rank's own fault explains.
+    // The connection broke most likely because another rank failed. Then that rank's own fault
+    // explains it better than this symptom.
     symptom = std::string("messages between replicas failed: ") + error.what();
   }
   control.throw_failure(symptom);

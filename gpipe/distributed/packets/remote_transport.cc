@@ -73,8 +73,8 @@ class RemoteTransport::Impl {
     }
     for (size_t k = 0; k < sends.size(); ++k) {
       if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
-      // A receiver in this process may change the tensors on its own stream, so it waits for the
-      // copy.
+      // A receiver in this process may change the tensors on its own stream. So it waits for the
+      // copy that send_by_link() makes of the same tensors.
       if (copied) packets[k].ready.push_back(copied);
       mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
     }
@@ -84,8 +84,8 @@ class RemoteTransport::Impl {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
     running() = {number_, worker, inbox.steps++};
     if (is_cancelled_) return stopped();
-    // Post receives now, not when a packet has arrived: then the worker can compute, and the other
-    // receives are already posted.
+    // Receives are posted before this waits for a packet. So when the packet arrives, the worker
+    // can compute at once, and the next receives are posted already.
     post(worker);
     for (size_t k = 0; k < slots.size(); ++k) {
       Message& message = plan_.message(worker, slots[k]);
@@ -104,11 +104,12 @@ class RemoteTransport::Impl {
   }
 
   void cancel() noexcept {
-    // Data received on an aborted link is garbage, and a layer may throw because of it.
+    // After a cancel, data received on an aborted link is garbage, and a layer may throw because of
+    // that. Such an exception is not reported.
     const bool may_follow = options_.links != nullptr && is_cancelled_;
     is_cancelled_by_us_ = true;
-    // If an exception causes this call, it is the one being handled. It counts beside the faults
-    // that have been told already, as long as nothing is decided.
+    // If an exception is the reason for this call, it is being handled now. It is reported even if
+    // other faults have been told already, and counts beside them until the record is decided.
     if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed()) &&
         !(may_follow && control_->failed())) {
       report();
@@ -176,9 +177,9 @@ class RemoteTransport::Impl {
   };
   struct Inbox {  // used by its worker alone
     std::deque<Posted> posted;
-    size_t next = 0;                  // place in plan_.awaited() of the next slot to post
-    std::set<int32_t> posted_ahead;   // slots that were posted before their turn there
-    std::map<int32_t, Packet> early;  // packets that came before they were asked for
+    size_t next = 0;                  // index in plan_.awaited() of the next slot to post
+    std::set<int32_t> posted_ahead;   // slots that were posted before their turn in plan_.awaited()
+    std::map<int32_t, Packet> early;  // packets that came before the worker asked for them
     size_t steps = 0;
   };
   struct Sent {
@@ -186,7 +187,7 @@ class RemoteTransport::Impl {
     int64_t bytes = 0;
     std::vector<std::unique_ptr<Pending>> pending;
   };
-  struct Outbox {  // to one rank
+  struct Outbox {  // what this process sends to one rank
     std::deque<Sent> sent;
     int64_t bytes = 0;
     // Releases packets that have been received. It is started only if much is being sent.
@@ -194,8 +195,9 @@ class RemoteTransport::Impl {
     std::condition_variable changed;
     bool is_last = false;
   };
-  // The step and run that this thread is at, for the report of its exception. Runs have numbers,
-  // because a thread outlives its run, and the next run may have the same address.
+  // The run and the step that this thread is at, for the report of an exception. A run is named by
+  // its number and not by its address, because a thread outlives its run, and the next run may have
+  // the same address.
   struct Running {
     uint64_t run = 0;
     int32_t worker = 0;
@@ -226,14 +228,15 @@ class RemoteTransport::Impl {
     try {
       posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
     } catch (const std::exception& error) {
-      // The connection broke because another rank failed, which that rank's own fault explains.
+      // The connection broke most likely because another rank failed. Then that rank's own fault
+      // explains it better than this symptom.
       fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
     }
     return posted;
   }
 
-  // The posted receive of the slot. It is the first one, unless messages are received in another
-  // order than they are asked for.
+  // Takes the posted receive of the slot. It is the first in `posted`, unless the worker asks for
+  // messages in another order than it receives them.
   Posted take_posted(int32_t worker, int32_t slot, Inbox& inbox) {
     const auto found = std::find_if(inbox.posted.begin(), inbox.posted.end(),
                                     [&](const Posted& posted) { return posted.slot == slot; });
@@ -250,8 +253,9 @@ class RemoteTransport::Impl {
     return std::make_unique<Pending>(*this, std::move(transfer));
   }
 
-  // Receives what the sender has sent before the packet first, because a link has no tags. That
-  // waits no longer than the packet itself would. No value: the run was canceled.
+  // Receives the packet of a slot over a link. A link has no tags, so the packets that the sender
+  // has sent before come first. They take no longer than the packet itself, which is sent after
+  // them. No value: the run was canceled.
   std::optional<Packet> receive_in_order(int32_t worker, int32_t slot, Inbox& inbox) {
     if (auto early = inbox.early.extract(slot)) return std::move(early.mapped());
     const int32_t edge = plan_.message(worker, slot).edge;
@@ -266,7 +270,7 @@ class RemoteTransport::Impl {
     }
   }
 
-  // No value: the run was canceled.
+  // Receives a packet from another process. No value: the run was canceled.
   std::optional<Packet> receive_from_elsewhere(int32_t worker, int32_t slot, Inbox& inbox) {
     Message& message = plan_.message(worker, slot);
     Posted posted = take_posted(worker, slot, inbox);
@@ -302,7 +306,8 @@ class RemoteTransport::Impl {
     DeviceLinks& links = *options_.links;
     const Edge& edge = plan_.edge(message.edge);
     const c10::Stream stream = links.receiving_stream(edge);
-    // All work is on the link's stream, so that it does not wait for other work, and need not.
+    // All work of the receive is on the link's stream, so that it does not wait for other work of
+    // the device.
     const internal::StreamScope scope(stream);
     IncomingPacket incoming(head, options_.greatest_packet, links.device());
     if (message.wanted == 0) message.wanted = incoming.head_bytes();
@@ -318,14 +323,15 @@ class RemoteTransport::Impl {
     return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
   }
 
-  // `copied`: becomes an event after which the packet's own memory is not read.
+  // Sends copies of the tensors over the link. `*copied` becomes an event after which the packet's
+  // own memory is not read any more.
   OutgoingPacket send_by_link(const Message& message, Packet& packet,
                               std::shared_ptr<c10::Event>& copied) {
     DeviceLinks& links = *options_.links;
     internal::arrive(packet, links.device());
     OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
-    // A stage of this process may change the tensors in this step or in a later one. If it waited
-    // for the link instead of a copy, it would wait for another process.
+    // Copies are sent, because a stage of this process may change the tensors later. If that stage
+    // waited for the link instead of a copy, it would wait for another process.
     for (at::Tensor& body : outgoing.bodies) body = body.clone();
     const c10::Stream stream = internal::current_stream(links.device());
     copied = std::make_shared<c10::Event>(stream.device_type());
@@ -338,7 +344,8 @@ class RemoteTransport::Impl {
     const bool by_link = options_.links != nullptr;
     Sent sent;
     try {
-      // Put the tensors on the link before the head, which tells the receiver to receive them.
+      // The tensors are put on the link before the head is sent, because the head tells the
+      // receiver to receive them.
       sent.packet = by_link ? send_by_link(message, packet, copied) : encode(packet);
     } catch (const std::runtime_error& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
@@ -363,7 +370,7 @@ class RemoteTransport::Impl {
           add(body, message.second_tag);
         }
       }
-      // The link keeps the bodies' memory as long as it reads from it.
+      // The bodies can go, because the link keeps their memory as long as it reads from that.
       if (by_link) sent.packet.bodies.clear();
     } catch (const std::exception& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
@@ -378,7 +385,8 @@ class RemoteTransport::Impl {
     outbox.changed.notify_one();
   }
 
-  // Waits until the oldest packet has been received. Does not throw: the symptom is kept.
+  // Waits until the oldest packet has been received, and releases it. If that fails, keeps the
+  // symptom and does not throw.
   void let_go(Outbox& outbox, int64_t to) noexcept {
     std::optional<Sent> sent;
     {
@@ -462,7 +470,7 @@ class RemoteTransport::Impl {
     }
   }
 
-  // The result of receive() after a cancel; throws if another process has failed.
+  // The result of receive() after a cancel: false. Throws if another process has failed.
   bool stopped() {
     if (control_ != nullptr && control_->failed() && !is_cancelled_by_us_) control_->check();
     return false;
@@ -490,7 +498,8 @@ class RemoteTransport::Impl {
   std::string symptom_;
   internal::Mailboxes<Packet> mailboxes_;
   std::vector<Inbox> inboxes_;
-  std::vector<size_t> next_places_;  // [edge], each used by the worker that receives
+  // [edge]: the index in in_order() of its next packet, used by the worker that receives.
+  std::vector<size_t> next_places_;
   std::map<int64_t, Outbox> outboxes_;
 
   std::optional<Control::Watch> watch_;

@@ -1,5 +1,5 @@
-// The workers of one run in several processes: every schedule over messages in memory, and real
-// processes with their failures over Gloo.
+// Tests of the workers of one run in several processes. Every schedule runs over messages in
+// memory, and real processes, with their failures, over Gloo.
 #include "gpipe/distributed/packets/remote_transport.h"
 
 #include <ATen/Functions.h>
@@ -63,8 +63,9 @@ class Results {
   std::map<std::string, double> values_;
 };
 
-// Sizes that fit into a first message, that need a second one in the first run or in each run, and
-// that are messages of their own.
+// How many elements an action sends. The numbers differ so that a packet fits into the first
+// message, needs a second message in the first run or in each run, or has tensors that are messages
+// of their own.
 int64_t elements(const Action& action, int run) {
   switch (action.micro_batch % 4) {
     case 0:
@@ -101,7 +102,7 @@ void compute(const Action& action, int run, std::vector<Packet>& received,
   }
 }
 
-// The results in one process.
+// The results of a run in one process.
 std::map<std::string, double> expected_results(const Program& program, int run) {
   Results results;
   internal::WorkerPool pool(static_cast<int64_t>(program.workers.size()));
@@ -121,7 +122,7 @@ std::vector<int32_t> workers_of(const std::vector<int64_t>& rank_of_worker, int6
   return workers;
 }
 
-// This rank's part of some runs.
+// Runs this rank's part of some runs, and keeps the results.
 void run_part(const Program& program, const std::vector<int64_t>& rank_of_worker, int64_t rank,
               Group& group, int64_t window, std::vector<Results>& results) {
   MessagePlan plan(program, rank_of_worker);
@@ -179,7 +180,7 @@ TEST(RemoteTransport, RunsEverySchedule) {
     const int64_t workers = schedule.workers();
     expect_runs_over_memory(schedule, routes, one_each(workers), 4);
     expect_runs_over_memory(schedule, routes, one_each(workers), 1);
-    // Two neighbors in each process, and all in one.
+    // Also with two neighboring workers in each process, and with all workers in one process.
     std::vector<int64_t> pairs;
     for (int64_t worker = 0; worker < workers; ++worker) pairs.push_back(worker / 2);
     expect_runs_over_memory(schedule, routes, pairs, 2);
@@ -198,7 +199,7 @@ TEST(RemoteTransport, RunsRandomSchedules) {
     for (int64_t worker = 0; worker < schedule.workers(); ++worker) {
       ranks.push_back(static_cast<int64_t>(random() % 3));
     }
-    // Each rank has a worker.
+    // The ranks are numbered anew, so that each rank has a worker.
     std::map<int64_t, int64_t> numbers;
     for (int64_t& rank : ranks) rank = numbers.emplace(rank, numbers.size()).first->second;
     std::vector<Route> skips;
@@ -209,7 +210,8 @@ TEST(RemoteTransport, RunsRandomSchedules) {
 }
 
 TEST(RemoteTransport, SendsNeverBlockAndMoveWhenTheyAreAskedFor) {
-  // All forwards of stage 0 before stage 1 begins.
+  // Stage 0 sends the packets of all forwards before stage 1 begins. No send blocks, and no packet
+  // moves until its receive is posted.
   const Program program = compile(Schedule::gpipe(2, 8), Routes::create(2));
   MemoryNetwork network;
   const auto sender = network.group(0);
@@ -253,7 +255,8 @@ TEST(RemoteTransport, CancelEndsReceives) {
   EXPECT_THROW(transport.finish(), std::runtime_error);
 }
 
-// A thread that worked in an earlier run may report in a run that has the earlier one's address.
+// The second transport may have the address of the first one, in which this thread has worked. The
+// exception of the second run must not be reported with the stage and the micro-batch of the first.
 TEST(RemoteTransport, AnExceptionHasNoPlaceOfAnEarlierRun) {
   const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
   MemoryNetwork network;
@@ -282,7 +285,8 @@ TEST(RemoteTransport, AnExceptionHasNoPlaceOfAnEarlierRun) {
   }
 }
 
-// A late cancel must not fail an epoch that has begun since.
+// A transport of an earlier epoch is canceled late. That must not fail the epoch that has begun
+// since.
 TEST(RemoteTransport, ACancelThatComesLateIsNotTold) {
   const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
   MemoryNetwork network;
@@ -339,7 +343,7 @@ TEST(RemoteTransport, AChangeInPlaceWhileItIsSentIsAnError) {
   }
 }
 
-// --- Over Gloo.
+// --- Tests over Gloo.
 
 std::map<std::string, std::string> variables(int64_t rank, int64_t size, int port) {
   return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(size)},
@@ -409,8 +413,8 @@ void run_once(const Program& program, Session& session, Group& group, const Say&
     const auto failure = internal::execute<Packet>(pool, program, transport, handler, options);
     if (failure) std::rethrow_exception(failure->error);
     transport.finish();
-    // All ranks agree, as at the end of a step, whose loss all get: a rank that is done waits for
-    // the others.
+    // All ranks agree, as they do at the end of a step, where all get the loss. So a rank that is
+    // done waits for the others.
     session.control().agree("end of the run", "");
     call.done();
     say("0 well");
@@ -419,7 +423,7 @@ void run_once(const Program& program, Session& session, Group& group, const Say&
   }
 }
 
-// The text behind the time.
+// The text of a line "TIME TEXT"; *time becomes the time.
 std::string text_behind(const std::string& line, int64_t* time = nullptr) {
   const size_t space = line.find(' ');
   if (time != nullptr) *time = std::atoll(line.c_str());
@@ -472,7 +476,8 @@ TEST(RemoteTransportOverGloo, TheDeathOfARankEndsTheRunEverywhere) {
         say(std::to_string(microseconds_now()) + " now");
         raise(SIGKILL);
       });
-      // No rank may learn of the failure from the end of another survivor.
+      // The survivors live on for a moment, so that no rank learns of the failure from the end of
+      // another survivor.
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     });
     int64_t killed = 0;

@@ -36,7 +36,7 @@ using internal::Packet;
 constexpr int32_t kOrderTag = 1 << 30;
 constexpr int32_t kBareTag = kOrderTag + 2;
 
-// The end of the group in one process.
+// One process's end of the group.
 struct Ends {
   std::unique_ptr<Session> session;
   std::unique_ptr<Group> group;
@@ -44,20 +44,21 @@ struct Ends {
 
 at::Tensor bytes_of(int64_t count) { return at::zeros({count}, at::kByte); }
 
-// Rank 0 sends and then receives; rank 1 receives and then sends.
+// Sends a tensor back and forth with c10d's plain functions: rank 0 sends and then receives, rank 1
+// receives and then sends.
 void bare_rounds(Ends& ends, int64_t bytes, int64_t rounds) {
   const int64_t rank = ends.session->rank();
   const at::Tensor sent = bytes_of(bytes);
   const at::Tensor room = bytes_of(bytes);
   for (int64_t i = 0; i < rounds; ++i) {
-    // Forward with an even tag, backward with an odd one, as in our messages.
+    // The tag is even from rank 0 to rank 1 and odd on the way back, as in the messages of a run.
     if (rank == 0) ends.group->send(sent, 1, kBareTag)->wait();
     ends.group->receive(room, 1 - rank, rank == 0 ? kBareTag + 1 : kBareTag)->wait();
     if (rank == 1) ends.group->send(sent, 0, kBareTag + 1)->wait();
   }
 }
 
-// One micro-batch after another goes forward and comes back: a schedule without any overlap.
+// A schedule without any overlap: one micro-batch after another goes forward and comes back.
 Program to_and_fro(int64_t rounds) {
   std::ostringstream text;
   text << "stages 2\nmicro_batches " << rounds << "\n";
@@ -92,13 +93,13 @@ void our_rounds(Ends& ends, const Program& program, MessagePlan& plan, int64_t b
   transport.finish();
 }
 
-// Rank 0 sends this to rank 1: the measurement in which it must take part.
+// What rank 0 tells rank 1: the measurement in which rank 1 must take part.
 struct Order {
   int64_t bytes = 0;  // 0: the end
   int64_t rounds = 0;
 };
 
-// A pair of measurements, in seconds.
+// A pair of measurements, in seconds: with plain send and recv, and as packets of a run.
 class Pair {
  public:
   Pair(Ends& ends, const Order& order)
@@ -132,7 +133,7 @@ void exchange(Ends& ends, Order& order) {
   }
 }
 
-// The work of either rank for one benchmark.
+// What each of the two ranks does for one benchmark.
 void run_pairs(Ends& ends, const Order& order, std::vector<double>* bare,
                std::vector<double>* ours) {
   Pair pair(ends, order);

@@ -71,7 +71,7 @@ class ByteReader {
   }
 
   size_t left() const { return bytes_.size(); }
-  // Throws if anything is left.
+  // Throws if any bytes are left.
   void end() const {
     if (!bytes_.empty()) {
       throw DamagedMessage(std::to_string(bytes_.size()) + " bytes follow the end of a message");

@@ -39,7 +39,7 @@ bool Connection::flush() {
 }
 
 Connection::State Connection::read(std::vector<Frame>& frames) {
-  // Read no more at a time: a flood over one connection would delay the others.
+  // The most reads in one call, because a flood over one connection would delay the others.
   constexpr int kMostReads = 16;
   char bytes[16384];
   for (int reads = 0; reads < kMostReads; ++reads) {

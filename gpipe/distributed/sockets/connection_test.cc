@@ -112,7 +112,8 @@ TEST_F(ConnectionTest, RefusesAnotherHead) {
   here_.queue({1, 0, "body"});
   EXPECT_TRUE(here_.flush());
   const std::string right = written();
-  // Changes bytes of the magic number and of the type, which then exceeds all types.
+  // Bytes 0 to 3 are the magic number and bytes 5 to 7 belong to the type, which would then exceed
+  // all types.
   for (const size_t byte : {0, 1, 2, 3, 5, 6, 7}) {
     std::string wrong = right;
     wrong[byte] = static_cast<char>(wrong[byte] + 1);
@@ -126,8 +127,9 @@ TEST_F(ConnectionTest, RefusesAnotherHead) {
   }
 }
 
-// Random bytes, some of which begin like a frame: there are never more frames than were written,
-// nothing is read beyond the bytes (the sanitizers check that), and damage is noticed.
+// The connection reads random bytes, half of which begin like a frame. There are never more frames
+// than bytes for them, nothing is read beyond the bytes (the sanitizers check that), and damage is
+// noticed.
 TEST_F(ConnectionTest, RandomBytesAreDamage) {
   auto random = testing::test_random();
   int damaged = 0;
@@ -146,7 +148,8 @@ TEST_F(ConnectionTest, RandomBytesAreDamage) {
     size_t total = 0;
     for (const Frame& frame : frames) total += 16 + frame.body.size();
     EXPECT_LE(total, bytes.size());
-    // Such bytes have a size above the limit or no magic number; both are drawn.
+    // If the connection is still open, the rest that could be a head has the magic number.
+    // Otherwise damage would have been noticed.
     if (state == State::kOpen && bytes.size() >= 16 + total) {
       EXPECT_EQ(bytes.substr(total, 4), "GPC1");
     }

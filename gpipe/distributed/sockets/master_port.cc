@@ -12,8 +12,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// Binds a socket to any port of all addresses, so that the port is free on each; -1 if the system
-// does not have this family.
+// Binds a socket to any free port, on all addresses, so that the port is free on each of them.
+// Returns -1 if the system does not have this family of addresses.
 int bind_any(int family) {
   const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;

@@ -9,7 +9,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// Whether a socket can listen there, set up as c10d's store does.
+// Whether a socket that is set up as that of c10d's store can listen on this address and port.
 bool can_listen(const char* address, int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   const int yes = 1;
@@ -29,7 +29,7 @@ TEST(MasterPort, Rank0CanListenOnIt) {
   ASSERT_GT(port.number(), 0);
   EXPECT_TRUE(can_listen("127.0.0.1", port.number()));
   EXPECT_TRUE(can_listen("0.0.0.0", port.number()));
-  // One listener after another: the port stays reserved.
+  // A second listener can use the port after the first one: the port stays reserved.
   EXPECT_TRUE(can_listen("127.0.0.1", port.number()));
 }
 

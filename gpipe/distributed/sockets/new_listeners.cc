@@ -60,8 +60,8 @@ void NewListeners::find() {
 
 void NewListeners::ignore_all() const {
   for (const Waited& waited : found_) {
-    // The socket stays in the epoll, where its owner expects it when it closes. If a call fails,
-    // connections are accepted as before.
+    // The socket stays in the epoll, with no events, because its owner expects to find it there
+    // when it closes. If one of these calls fails, connections are accepted as before.
     epoll_event nothing{};
     nothing.data.u64 = waited.data;
     (void)epoll_ctl(waited.epoll, EPOLL_CTL_MOD, waited.listener, &nothing);

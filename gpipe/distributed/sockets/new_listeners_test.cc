@@ -80,7 +80,7 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
 
   listeners.ignore_all();
   for (const Server* ignoring : {&server, &other}) {
-    // The kernel's queue holds one or two connections.
+    // The kernel's queue holds one or two connections, so at most two of these four connect.
     std::vector<Socket> strangers;
     int let_in = 0;
     for (int k = 0; k < 4; ++k) {
@@ -89,7 +89,7 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
     }
     EXPECT_LE(let_in, 2);
     EXPECT_FALSE(is_woken(*ignoring));
-    // The owner does this when it closes.
+    // The owner must be able to remove its listener from the epoll, as it does when it closes.
     EXPECT_EQ(epoll_ctl(ignoring->epoll.get(), EPOLL_CTL_DEL, ignoring->listener.get(), nullptr),
               0);
   }
@@ -100,7 +100,8 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
   EXPECT_EQ(heard(first, 3), "fro");
 }
 
-// When a listener has an error, its owner gets the value that it stored with the listener.
+// ignore_all() must keep the value that the owner stored with the listener. The owner still gets
+// that value when the listener has an error.
 TEST(NewListeners, KeepWhatTheirOwnerKnowsThemBy) {
   NewListeners listeners;
   int port = 0;

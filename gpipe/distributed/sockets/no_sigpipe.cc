@@ -25,12 +25,13 @@ bool is_pending() {
 NoSigpipe::NoSigpipe() {
   const sigset_t signals = sigpipe();
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
-  // A SIGPIPE that is already pending is not from our writes, and stays pending.
+  // A SIGPIPE that is already pending does not come from writes in this scope, and stays pending.
   was_pending_ = sigismember(&before_, SIGPIPE) == 1 && is_pending();
 }
 
 NoSigpipe::~NoSigpipe() {
-  // A pending SIGPIPE would be delivered as soon as it is unblocked.
+  // A SIGPIPE that came in this scope is taken away, because it would be delivered as soon as the
+  // signal is unblocked.
   if (!was_pending_ && is_pending()) {
     const sigset_t signals = sigpipe();
     const timespec at_once{};

@@ -52,7 +52,7 @@ TEST_F(NoSigpipeTest, AWriteReturnsAnErrorAndNoSignalComesLater) {
     EXPECT_EQ(write_to_nobody(), EPIPE);
   }
   EXPECT_EQ(signals_seen, 0);
-  // The thread gets signals as before.
+  // After the scope the thread gets the signal as before.
   EXPECT_EQ(write_to_nobody(), EPIPE);
   EXPECT_EQ(signals_seen, 1);
 }

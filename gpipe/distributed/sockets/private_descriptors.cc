@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kMost = 65536;
 
-// No code allocates while it holds the lock: fork() takes this lock, and perhaps the allocator's.
+// No code may allocate memory while it holds this lock, because fork() takes this lock and perhaps
+// the allocator's lock, too.
 std::mutex mutex;
 uint64_t is_private[kMost / 64];
 
@@ -32,7 +33,7 @@ void after_fork_in_child() {
     }
     if ((word_of(descriptor) & bit_of(descriptor)) == 0) continue;
     if (null < 0) null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    // Without /dev/null, or if no descriptor is left for it, the number becomes free.
+    // If /dev/null cannot be opened, the descriptor is closed and its number becomes free.
     if (null < 0 || dup3(null, descriptor, O_CLOEXEC) < 0) close(descriptor);
   }
   if (null >= 0) close(null);
@@ -43,11 +44,11 @@ void after_fork_in_child() {
 }  // namespace
 
 PrivateDescriptorsLock::PrivateDescriptorsLock() {
-  // The handlers are not registered by a static initializer, because a process without private
-  // descriptors needs none.
+  // The handlers are registered here and not by a static initializer, because a process without
+  // private descriptors needs none.
   static const int registered =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  (void)registered;  // fails only if out of memory; then there are no handlers
+  (void)registered;  // registering fails only if memory runs out; then there are no handlers
   mutex.lock();
 }
 PrivateDescriptorsLock::~PrivateDescriptorsLock() { mutex.unlock(); }

@@ -77,7 +77,8 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   make_private(again.own);
   make_public(again.own);
   const Child child;
-  // The parent closes its descriptor while the child lives.
+  // The parent closes its descriptors while the child lives. The other ends must see the end of the
+  // private ones only.
   close(kept.own);
   EXPECT_FALSE(has_ended(kept.other));
   close_private(duplicate);
@@ -89,7 +90,8 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   for (const Pair& pair : {kept, opened, private_pair, again}) close(pair.other);
 }
 
-// Its owner in the child will close the number, and must not close a file that was opened since.
+// The copy of the socket's owner in the child will close the descriptor's number later. It must not
+// close a file that was opened meanwhile, so the number must stay in use.
 TEST(PrivateDescriptors, AChildKeepsTheNumber) {
   const Pair pair = connected();
   make_private(pair.own);
@@ -99,7 +101,8 @@ TEST(PrivateDescriptors, AChildKeepsTheNumber) {
               const bool is_connected = send(pair.own, "x", 1, MSG_NOSIGNAL) == 1;
               const bool is_closed_at_exec = (fcntl(pair.own, F_GETFD) & FD_CLOEXEC) != 0;
               close_private(pair.own);
-              // The child may fork again, and has no private descriptors now.
+              // The child may fork again. It has no private descriptors, so its own child keeps all
+              // descriptors.
               const int fresh = dup(next);
               const int status = in_child([&] { return fcntl(fresh, F_GETFD) < 0 ? 1 : 0; });
               return is_free || is_connected || !is_closed_at_exec || status != 0 ? 1 : 0;

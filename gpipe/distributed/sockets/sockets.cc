@@ -43,7 +43,7 @@ Socket open_socket(const addrinfo& address, bool is_private) {
   return socket;
 }
 
-// Without delay: messages are small, and a process waits for each of them.
+// Makes the socket send without delay: messages are small, and a process waits for each of them.
 void send_at_once(const Socket& socket) {
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -66,7 +66,7 @@ Socket listen_on(const std::string& address, int* port) {
   Socket socket = open_socket(*found, /*is_private=*/false);
   const std::string what = "cannot listen on " + to_text(Endpoint{address, *port});
   const int on = 1;
-  // Needed to listen on a port that a MasterPort reserves (master_port.h).
+  // SO_REUSEADDR is needed to listen on a port that a MasterPort reserves (master_port.h).
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0) refuse(what, errno);
   if (listen(socket.get(), SOMAXCONN) != 0) refuse(what, errno);
@@ -104,7 +104,7 @@ Socket accept_on(const Socket& listener, int* error) {
     failed = accepted < 0 ? errno : 0;
     return accepted;
   }));
-  // No connection is waiting, or no longer.
+  // These errors mean that no connection is waiting, or that it has gone.
   if (failed == EAGAIN || failed == EWOULDBLOCK || failed == ECONNABORTED || failed == EINTR) {
     failed = 0;
   }

@@ -40,7 +40,7 @@ struct Endpoint {
   int port = 0;
 };
 
-// "10.0.0.2:4711", "[fe80::1]:4711"
+// A text like "10.0.0.2:4711" or "[fe80::1]:4711".
 std::string to_text(const Endpoint& endpoint);
 
 // A socket that listens on this address only, not on all addresses of the machine. *port 0: any

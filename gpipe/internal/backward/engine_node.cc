@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "gpipe/internal/backward/walk_number.h"
 #include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
@@ -43,7 +44,10 @@ class Feeder : public Node {
       : Node(std::move(edges)), values_(std::move(values)) {
     add_input_metadata(trigger);
   }
-  variable_list apply(variable_list&&) override { return std::move(values_); }
+  variable_list apply(variable_list&&) override {
+    add_to_walk(torch::autograd::get_current_graph_task_id());
+    return std::move(values_);
+  }
   std::string name() const override { return "GPipeFeeder"; }
 
   const at::Tensor trigger = at::zeros({1});
@@ -52,8 +56,8 @@ class Feeder : public Node {
   variable_list values_;
 };
 
-// Runs work that is not part of autograd's graph. It keeps any exception: the engine only catches
-// std::exception.
+// Runs work that is not part of autograd's graph. The node keeps an exception of the work, because
+// the engine catches only std::exception.
 class Work : public Node {
  public:
   explicit Work(const std::function<void()>& work) : work_(work) { add_input_metadata(trigger); }
@@ -74,7 +78,8 @@ class Work : public Node {
   const std::function<void()>& work_;
 };
 
-// The node's edges, redirected to `collector`, whose inputs are the valid edges in their order.
+// Returns the node's edges, redirected to `collector`. The collector's inputs are the valid edges
+// in their order.
 edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
   edge_list edges = node.next_edges();
   uint32_t count = 0;

@@ -33,7 +33,7 @@ class EdgesScope {
 
 // Runs the node with all its hooks inside a graph task of the engine, and returns one result per
 // edge, undefined for an edge that is not valid. Inputs may be undefined. No node behind this one
-// runs, but users' code of the node sees substitutes for them at its edges.
+// runs. Meanwhile the node's edges lead to substitutes, which users' code of the node may see.
 //
 // Requirements: no other thread uses the node at the same time.
 torch::autograd::variable_list run_in_engine(torch::autograd::Node& node,

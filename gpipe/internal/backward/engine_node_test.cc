@@ -76,11 +76,11 @@ TEST(RunInEngine, KeepsWhatIsSavedIfAskedTo) {
     EXPECT_TRUE(run_in_engine(*y.grad_fn(), {torch::ones({2})}, keep)[0].defined());
   }
   EXPECT_THROW(run_in_engine(*y.grad_fn(), {torch::ones({2})}, false), c10::Error);
-  EXPECT_TRUE(y.grad_fn()->next_edge(0).is_valid()) << "also after a failure";
+  EXPECT_TRUE(y.grad_fn()->next_edge(0).is_valid()) << "the edge must survive the failed run, too";
   EXPECT_EQ(y.grad_fn()->next_edge(0).function->name(), "torch::autograd::AccumulateGrad");
 }
 
-// A function whose backward runs the given code.
+// A custom function whose backward runs the given code.
 struct DoesInBackward : torch::autograd::Function<DoesInBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const std::function<void()>& work) {

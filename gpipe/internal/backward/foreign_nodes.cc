@@ -10,8 +10,8 @@ namespace gpipe::internal {
 
 namespace {
 
-// A reference to the node, which has an owner. A template, since each LibTorch version has one of
-// the two ways only.
+// A weak reference to the node, which must have an owner. This is a template, because each version
+// of LibTorch has only one of the two ways to make such a reference.
 template <typename Node, typename Pointer = NodePtrTo<Node>>
 WeakNodePtr weak_from(const Node& constant) {
   auto& node = const_cast<Node&>(constant);

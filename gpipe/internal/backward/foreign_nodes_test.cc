@@ -20,7 +20,7 @@ TEST(ForeignNodesTest, EachBelongsToTheStageThatReachedItFirst) {
   ForeignNodes nodes;
   nodes.enter(*a.grad_fn(), 2);
   nodes.enter(*b.grad_fn(), 0);
-  nodes.enter(*a.grad_fn(), 2);  // another micro-batch of stage 2
+  nodes.enter(*a.grad_fn(), 2);  // another micro-batch of stage 2 may reach the node again
   EXPECT_THAT(([&] { nodes.enter(*a.grad_fn(), 1); }),
               ThrowsMessage<c10::Error>(AllOf(HasSubstr("stages 1 and 2"),
                                               HasSubstr("MulBackward1"), HasSubstr("detach()"))));
@@ -28,7 +28,8 @@ TEST(ForeignNodesTest, EachBelongsToTheStageThatReachedItFirst) {
   EXPECT_NO_THROW(nodes.enter(*a.grad_fn(), 1));
 }
 
-// A node that is made later may have the address of one that is gone.
+// A node that is made later may have the address of a node that is gone. The stage that has reached
+// the former node must not count for the new one.
 TEST(ForeignNodesTest, ANodeThatIsGoneBelongsToNoStage) {
   const at::Tensor x = at::ones({2}).requires_grad_();
   ForeignNodes nodes;

@@ -10,12 +10,12 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether anything but its sparse gradient refers to this part of it. If nothing does, the use
-// count is 2: the gradient's reference, and `part`, which is a second one.
+// Whether anything but its sparse gradient refers to `part`, the gradient's values or indices. If
+// nothing else does, the use count is 2: the gradient's own reference, and `part` itself.
 bool is_shared_part(const at::Tensor& part) { return part.use_count() > 2 || shares_storage(part); }
 
-// Reads the implementation directly: _values() returns a new tensor at each call, and this tensor
-// itself shares the memory.
+// The implementation has the values and indices themselves. _values() would return a new tensor at
+// each call, which itself shares the memory.
 const at::SparseTensorImpl& sparse_impl(const at::Tensor& sparse) {
   return *static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
 }

@@ -38,7 +38,8 @@ TEST(GradientMemory, OfASparseOneIsThatOfItsValues) {
 }
 
 TEST(GradientMemory, OfAViewThatIsAllOfItAndAloneIsItsOwn) {
-  // Each view is the only reference to its base.
+  // Each view is the only reference to its base. The memory counts as shared if the view is a part
+  // of its base, repeats elements or is a lazy conjugate.
   const at::Tensor transposed = torch::randn({3, 2}).t();
   const at::Tensor part = torch::randn({3, 2}).narrow(0, 0, 2);
   const at::Tensor repeated = torch::randn({3, 1}).expand({3, 2});

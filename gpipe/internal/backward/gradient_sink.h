@@ -10,8 +10,8 @@ namespace gpipe::internal {
 
 // A sink of autograd's graph that keeps the gradients that arrive at it.
 //
-// It replaces leaf tensors with a .grad. The tensors that are attached to it are not leaves, so the
-// first layer of a stage may change them in place, as it may in the unpartitioned model.
+// A sink replaces leaf tensors with a .grad. The tensors that are attached to it are not leaves, so
+// the first layer of a stage may change them in place, as it may in the unpartitioned model.
 //
 // Guarantees: a tensor that the backward did not reach has an undefined gradient.
 //

@@ -58,7 +58,8 @@ TEST(GradientSinkTest, WhereNoBackwardRanThereAreNoGradients) {
   EXPECT_TRUE(sink->gradients().empty());
 }
 
-// The tensor behaves as in the unpartitioned model, where it is the result of the layer before.
+// An attached tensor behaves as in the unpartitioned model, where it is the result of the layer
+// before.
 TEST(GradientSinkTest, AnAttachedTensorIsNotALeafAndMayBeChangedInPlace) {
   const at::Tensor leaf = at::randn({4}).requires_grad_();
   auto layers = [](at::Tensor x) { return x.mul_(3).pow(3).sum(); };

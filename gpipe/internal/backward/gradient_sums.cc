@@ -16,8 +16,8 @@ void add_to_inputs(InputBuffer& inputs, size_t place, at::Tensor term, Node* nod
   std::optional<c10::Stream> here;
   if (term.defined() && !term.device().is_cpu()) here = current_stream(term.device());
   // On a device with values, the buffer adds in place if no other tensor has the first term's
-  // memory. On meta it expects that an in-place addition may do anything, and makes a new tensor
-  // for the sum. A memory plan would count that tensor.
+  // memory. On meta the buffer expects that an in-place addition may do anything, and makes a new
+  // tensor for the sum. A memory plan would count that tensor, so meta tensors are added here.
   at::Tensor& first = inputs.buffer[place];
   if (term.defined() && term.is_meta() && first.defined() && !c10::GradMode::is_enabled() &&
       first.use_count() == 1 && first.has_storage() && first.storage().use_count() == 1 &&

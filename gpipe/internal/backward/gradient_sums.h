@@ -15,7 +15,8 @@ namespace gpipe::internal {
 void add_to_inputs(torch::autograd::InputBuffer& inputs, size_t place, at::Tensor term,
                    torch::autograd::Node* node);
 
-// Adds the term to a sum that outlives the walk. An undefined sum: nothing has arrived yet.
+// Adds the term to a sum that outlives the walk. The sum is undefined as long as nothing has
+// arrived.
 void add_to_sum(at::Tensor& sum, at::Tensor term, torch::autograd::Node* node);
 
 }  // namespace gpipe::internal

@@ -56,8 +56,8 @@ TEST_F(GradientSums, TakeNothingForNothing) {
   EXPECT_THAT(sum, EqualsBitwise(torch::ones({4})));
 }
 
-// A device with values takes no new memory for this sum, and a memory plan counts what is made on
-// meta. So meta must not take any, either.
+// A device with values takes no new memory for this sum. A memory plan counts the tensors that are
+// made on meta, so no tensor must be made there, either.
 TEST_F(GradientSums, OnMetaTakeNoMemoryWhereNobodyElseHasTheFirst) {
   torch::autograd::InputBuffer inputs(1);
   add_to_inputs(inputs, 0, torch::empty({4}, torch::kMeta), node);

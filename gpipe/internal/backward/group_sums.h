@@ -17,15 +17,15 @@
 
 namespace gpipe::internal {
 
-// The sums of one stage.
+// The gradient sums of one stage.
 //
-// Thread-safety: none; its stage's worker uses it in a run, and the caller afterwards.
+// Thread-safety: none; the stage's worker uses the object in a run, and the caller afterwards.
 class GroupSums {
  public:
   struct Leaf {
     NodePtr accumulator;
     at::Tensor leaf;
-    at::Tensor sum;  // over all groups
+    at::Tensor sum;  // the sum over all groups
   };
 
   // The tensor in which a leaf's gradients of this group are added up. For each leaf, groups must

@@ -32,7 +32,7 @@ struct HeldBack {
 // Thread-safety: none.
 struct HeldGradients {
   std::vector<HeldBack> entries;
-  // [node with user code] The `next` of WalkVisitor::before_users_code().
+  // [node with user code] What WalkVisitor::before_users_code() gets as `next`.
   absl::flat_hash_map<const torch::autograd::Node*, uint64_t> next_made;
 
   // Called at the end of the first half. A gradient whose memory another tensor also has is moved

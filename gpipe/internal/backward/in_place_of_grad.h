@@ -11,10 +11,10 @@
 
 namespace gpipe::internal {
 
-// While it lives, a gradient that would be accumulated into the leaf's .grad goes into `sum`. The
-// leaf's post-accumulate hooks do not run, because they are for .grad.
+// While this object lives, a gradient that would be accumulated into the leaf's .grad goes into
+// `sum`. The leaf's post-accumulate hooks do not run, because they are for .grad.
 //
-// Requirements: `leaf` and `sum` outlive it.
+// Requirements: `leaf` and `sum` outlive this object.
 class InPlaceOfGradScope {
  public:
   InPlaceOfGradScope(const at::Tensor& leaf, at::Tensor& sum) : leaf_(leaf), sum_(sum) { swap(); }

@@ -3,8 +3,8 @@
 // A parameter that several stages use, or that belongs to no stage (e.g. a parameter of the loss),
 // gets its gradient once per micro-batch, as in the plain model. The stages' terms are added up
 // from the last use to the first, and the first stage accumulates the sum. Otherwise each stage
-// would add to its .grad when it gets there, so the order would differ from run to run, and its
-// hooks would see single terms.
+// would add to the parameter's .grad when its backward comes to the parameter. Then the order would
+// differ from run to run, and the parameter's hooks would see single terms.
 #ifndef GPIPE_INTERNAL_BACKWARD_LEAF_SUMS_H_
 #define GPIPE_INTERNAL_BACKWARD_LEAF_SUMS_H_
 
@@ -20,7 +20,7 @@
 
 namespace gpipe::internal {
 
-// The sums of one micro-batch.
+// The gradient sums of one micro-batch.
 //
 // Thread-safety: none. The stages use it one after another, because the backward of each stage
 // waits for the backward of the next stage.
@@ -28,8 +28,8 @@ class LeafSums {
  public:
   struct Entry {
     NodePtr accumulator;
-    int64_t owner;   // the stage that accumulates
-    at::Tensor sum;  // undefined: nothing has arrived
+    int64_t owner;   // the stage that accumulates the sum
+    at::Tensor sum;  // undefined as long as no term has arrived
   };
 
   // The tensor in which the terms of a leaf are added up. The pointer stays valid when other leaves
@@ -57,7 +57,7 @@ class LeafSums {
     entries_ = std::move(rest);
   }
 
-  // Removes the entry of a leaf and returns its sum; undefined: nothing has arrived.
+  // Removes the entry of a leaf and returns its sum, which is undefined if no term has arrived.
   at::Tensor take_sum(const torch::autograd::Node* accumulator) {
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
       if ((*entry)->accumulator.get() != accumulator) continue;

@@ -2,13 +2,14 @@
 //
 // LibTorch's engine saves, sets and restores the whole thread-local state around every node, and
 // makes a task with a future for every call. That takes two fifths of a small cell's instructions.
-// A stage's worker needs none of it: it already runs in the right state, and a cell's graph is its
-// own.
+// A stage's worker needs none of that, because it already runs in the right state, and no other
+// thread uses the cell's graph.
 //
-// It also guarantees what the engine does not. A leaf's .grad never shares its memory with another
-// gradient. The engine lets .grad take the memory of a view (e.g. in `x + p.unsqueeze(0)` with one
-// row); the next micro-batch's `.grad +=` would then change a gradient that is on its way to
-// another stage. And a leaf that several stages use gets its gradient once per micro-batch.
+// A local backward also guarantees what the engine does not. A leaf's .grad never shares its memory
+// with another gradient. The engine lets .grad take the memory of a view (e.g. in `x +
+// p.unsqueeze(0)` with one row); the next micro-batch's `.grad +=` would then change a gradient
+// that is on its way to another stage. And a leaf that several stages use gets its gradient once
+// per micro-batch.
 #ifndef GPIPE_INTERNAL_BACKWARD_LOCAL_BACKWARD_H_
 #define GPIPE_INTERNAL_BACKWARD_LOCAL_BACKWARD_H_
 

@@ -59,7 +59,7 @@ void expect_same_as_engine(
     std::vector<at::Tensor> leaves;
     for (int i = 0; i < kLeaves; ++i) leaves.push_back(torch::randn({5, 5}).requires_grad_());
     at::Tensor of_input;
-    for (int call = 0; call < 2; ++call) {  // the second adds to existing gradients
+    for (int call = 0; call < 2; ++call) {  // the second call adds to existing gradients
       std::vector<at::Tensor> given = leaves;
       NodePtrTo<GradientSink> sink;
       if (way == Way::kEngine && input >= 0) {
@@ -150,8 +150,8 @@ TEST(LocalBackward, ChangesInPlaceAndViews) {
   });
 }
 
-// The view's graph is made anew after the change, with a node that is later than the nodes in front
-// of it.
+// After a change of its base LibTorch makes a view's graph anew, with a node that is later than the
+// nodes in front of it. The order of nodes must still be the engine's.
 TEST(LocalBackward, ViewsThatWereChangedThroughTheirBase) {
   expect_same_as_engine([](const Leaves& x) {
     at::Tensor y = x[0] * x[1];
@@ -229,8 +229,8 @@ struct TwiceFunction : torch::autograd::Function<TwiceFunction> {
   static variable_list backward(torch::autograd::AutogradContext* context,
                                 variable_list gradients) {
     EXPECT_EQ(context->get_saved_variables().size(), 1u);
-    // Some libraries wait for the end of the backward like this: only the engine's graph task
-    // accepts it.
+    // Some libraries wait for the end of the backward with queue_callback(), which needs a graph
+    // task of the engine.
     torch::autograd::Engine::get_default_engine().queue_callback([] { ++callbacks; });
     return {gradients[0] * 2};
   }
@@ -278,8 +278,8 @@ TEST(LocalBackward, AnomalyModeFindsWhatIsNotANumber) {
   }
 }
 
-// LibTorch's own accumulation takes the memory of a view, so two leaves end up with the same
-// memory.
+// The two leaves must not share memory. In LibTorch's own accumulation they would, because .grad
+// takes the memory of a view there.
 TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
   const at::Tensor a = torch::randn({4}).requires_grad_();
   const at::Tensor b = torch::randn({4}).requires_grad_();
@@ -354,7 +354,7 @@ class OneSum : public WalkVisitor {
   at::Tensor& sum_;
 };
 
-// A leaf's terms add up over two backwards as in one.
+// A leaf's terms add up over two backwards as they do in one, bit for bit.
 TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   testing::manual_seed(5);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
@@ -402,7 +402,8 @@ struct TripleInPlace : torch::autograd::Function<TripleInPlace> {
   }
 };
 
-// Two values whose gradients have the same memory.
+// A function of two values. Its backward writes into the gradient that it is given, and returns the
+// same memory as the gradient of both values.
 struct TripleForTwo : torch::autograd::Function<TripleForTwo> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x,
                             const at::Tensor& y) {
@@ -428,8 +429,9 @@ TEST(WritingHooks, BesideProductsThatWaitForTheirWeights) {
   }
 }
 
-// In the reverse case, the waiting nodes are made first and reached through views. It is an
-// exception of docs/guide/17-same-training.md.
+// The waiting nodes are either reached through views and made last, or reached directly and made
+// first. If they are made first and reached through views, the bits may differ:
+// docs/guide/17-same-training.md lists this exception.
 TEST(WritingHooks, BesideLeavesThatWait) {
   expect_same_as_engine([&](const Leaves& x) {
     const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
@@ -471,7 +473,8 @@ TEST(WritingHooks, OnTheRootAndOnWhatIsUsedTwice) {
   });
 }
 
-// The hook is on a node that only weights need.
+// The hook is on a computed weight, so its node leads only to weights. The results must be those of
+// the engine all the same.
 TEST(WritingHooks, OnAComputedWeight) {
   for (const bool hooked_first : {true, false}) {
     SCOPED_TRACE(hooked_first);
@@ -515,7 +518,8 @@ TEST(WritingFunctions, InAnomalyMode) {
   });
 }
 
-// In the engine, the hook would also write into other gradients that share the memory.
+// A hook of a leaf that writes into its gradient changes only the leaf's gradient. In the engine it
+// would also write into other gradients that share the memory.
 TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
   for (const bool split : {false, true}) {
     SCOPED_TRACE(split);

@@ -21,7 +21,7 @@ bool starts_with(const char* text, const char (&start)[kSize]) {
   return std::strncmp(text, start, kSize - 1) == 0;
 }
 
-// The type names of nodes of LibTorch's operators.
+// Returns the mangled type names of these nodes of LibTorch's operators.
 const absl::flat_hash_set<std::string>* mangled(std::initializer_list<std::string> names) {
   auto* result = new absl::flat_hash_set<std::string>();
   for (const std::string& name : names) {
@@ -33,8 +33,8 @@ const absl::flat_hash_set<std::string>* mangled(std::initializer_list<std::strin
 }  // namespace
 
 NodeKind kind_of(const Node& node) {
-  // A type usually has a single type_info object, so comparing addresses is enough; comparing names
-  // is slower.
+  // Addresses are compared first, because a type usually has a single type_info object, and
+  // comparing names is slower.
   const std::type_info& type = typeid(node);
   if (&type == &typeid(AccumulateGrad)) return NodeKind::kLeaf;
   const char* name = type.name();

@@ -77,7 +77,7 @@ TEST(NodeKinds, HooksOfEveryKindMayWrite) {
   retained.retain_grad();
   EXPECT_TRUE(has_hooks(*node_of(retained)));
 
-  // The node has no hooks, although its function is a user's.
+  // The node of a user's function has no hooks, but the function itself may write into gradients.
   EXPECT_FALSE(has_hooks(*node_of(Doubled::apply(leaf()))));
   EXPECT_TRUE(may_write(*node_of(Doubled::apply(leaf()))));
 }

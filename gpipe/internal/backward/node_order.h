@@ -11,8 +11,9 @@ namespace gpipe::internal {
 // from outside the cell run after all others.
 struct NodeOrder {
   bool foreign = false;
-  uint64_t number = 0;  // higher ones first
-  // Among equal numbers: lower positions first, then the node that was made later.
+  uint64_t number = 0;  // a node with a higher number runs first
+  // Among nodes with the same number, a lower position runs first, then the node that was made
+  // later.
   size_t position = 0;
   uint64_t sequence_nr = 0;
 };

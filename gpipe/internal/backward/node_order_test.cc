@@ -8,7 +8,8 @@ namespace gpipe::internal {
 namespace {
 
 TEST(NodeOrder, ForeignNodesComeLastThenNumbersPositionsAndAge) {
-  // In the order in which they run. Each differs from the next in the field that is compared first.
+  // The nodes in the order in which they run. Each differs from the next in the field that is
+  // compared first.
   const std::vector<NodeOrder> order = {{false, 9, 4, 1}, {false, 7, 0, 1}, {false, 7, 2, 8},
                                         {false, 7, 2, 5}, {true, 9, 0, 9},  {true, 2, 0, 9}};
   for (size_t a = 0; a < order.size(); ++a) {

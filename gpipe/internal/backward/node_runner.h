@@ -25,6 +25,7 @@
 #include "gpipe/internal/backward/node_order.h"
 #include "gpipe/internal/backward/reached_nodes.h"
 #include "gpipe/internal/backward/run_node.h"
+#include "gpipe/internal/backward/walk_number.h"
 #include "gpipe/internal/backward/walk_visitor.h"
 #include "gpipe/internal/tensors/finite.h"
 
@@ -40,7 +41,7 @@ struct ReadyNode {
   torch::autograd::Node* node = nullptr;
   bool leaf = false;
   bool users_code = false;
-  bool held = false;  // not a node, but entry order.position of HeldGradients
+  bool held = false;  // this is not a node, but entry `order.position` of HeldGradients
   torch::autograd::variable_list inputs;
 };
 
@@ -82,8 +83,8 @@ class NodeRunner {
   void hold(const edge_list& /*edges*/, variable_list& /*gradients*/, const ReadyNode* /*from*/) {}
   // Whether hold() has taken the gradients for the node.
   bool holds(const ReachedNode& /*reached*/) const { return false; }
-  // The order of a node whose last gradient comes from `from`: null, or foreign exactly if the node
-  // is.
+  // The order of a node whose last gradient comes from `from`. `from` is null, or foreign exactly
+  // if the node is foreign.
   NodeOrder order_of(const Node& node, const ReachedNode& reached, const ReadyNode* /*from*/,
                      uint64_t /*number*/) const {
     return {reached.foreign, node.sequence_nr(), 0, node.sequence_nr()};
@@ -96,7 +97,7 @@ class NodeRunner {
   std::optional<edge_list> edges_now(const ReadyNode& /*ready*/, const variable_list& /*inputs*/) {
     return std::nullopt;
   }
-  // The `next` of WalkVisitor::before_users_code().
+  // What WalkVisitor::before_users_code() gets as `next`.
   uint64_t next_made(const Node& node) const { return nodes_.next_made_after(node); }
 
  protected:
@@ -133,6 +134,7 @@ class NodeRunner {
   }
 
   void run_ready() {
+    const WalkScope scope;
     while (!ready_.empty()) {
       std::pop_heap(ready_.begin(), ready_.end(), runs_later);
       ReadyNode next = std::move(ready_.back());

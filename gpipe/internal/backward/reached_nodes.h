@@ -19,12 +19,12 @@
 
 namespace gpipe::internal {
 
-// A cell of one layer has about six nodes.
+// Lists have room for this many nodes without an allocation. A cell of one layer has about six.
 inline constexpr size_t kUsualNodes = 12;
 using NodeList = c10::SmallVector<torch::autograd::Node*, kUsualNodes>;
 
 struct ReachedNode {
-  int gradients = 0;  // number that have not arrived yet
+  int gradients = 0;  // the number of gradients that have not arrived yet
   bool leaf = false;
   bool users_code = false;                 // user code, hooks or anomaly mode: the engine runs it
   bool foreign = false;                    // neither a leaf nor in WalkSettings::own

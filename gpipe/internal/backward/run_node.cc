@@ -43,10 +43,10 @@ bool fits(const InputMetadata& expected, const at::Tensor& gradient) {
                                                     });
 }
 
-// While it lives, the stream on which an accelerator's node computed in the forward is current, as
-// in autograd. Usually that is the stage's own stream, and nothing happens. If it is another one
-// (of a layer with streams of its own), it waits for the stage's stream, and afterwards the stage's
-// stream waits for it.
+// While this object lives, the stream on which an accelerator's node computed in the forward is
+// current, as in autograd. Usually that is the stage's own stream, and nothing happens. If a layer
+// has used a stream of its own, that stream waits for the stage's stream, and afterwards the
+// stage's stream waits for the layer's.
 class NodeStreamScope {
  public:
   NodeStreamScope(Node& node, const variable_list& inputs) {
@@ -65,7 +65,7 @@ class NodeStreamScope {
     scope_.emplace(*stream);
   }
 
-  // Called when the node is done.
+  // Called when the node is done: the stage's stream waits for the node's stream.
   void leave(const variable_list& outputs) {
     if (here_) {
       follow(*here_, current_stream(here_->device()));

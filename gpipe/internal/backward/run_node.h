@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 
 // Checks gradients on their way along `edges`, and converts them to the expected form. Throws
-// c10::Error for one that cannot be converted. `from`: the node whose results they are; null:
-// roots.
+// c10::Error for a gradient that cannot be converted. `from`: the node that has computed the
+// gradients; null for those of roots.
 void validate_gradients(const torch::autograd::edge_list& edges,
                         torch::autograd::variable_list& gradients,
                         const torch::autograd::Node* from);

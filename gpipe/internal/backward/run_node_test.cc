@@ -25,7 +25,8 @@ TEST(ValidateGradients, LeavesWhatFitsAndConvertsWhatDoesNot) {
   EXPECT_FALSE(gradients[3].defined());
 }
 
-// An example is the master gradient of a parameter in bfloat16.
+// A leaf may want its gradient in another dtype, such as a parameter in bfloat16 with a master
+// gradient.
 TEST(ValidateGradients, GivesALeafTheDtypeThatItWantsForItsGradient) {
   const at::Tensor leaf = torch::ones({2, 3}).requires_grad_();
   leaf.set_grad_dtype(torch::kDouble);
@@ -53,7 +54,9 @@ TEST(RunNode, GivesTheSameHereAndInTheEngine) {
       const variable_list results = run_node(*y.grad_fn(), inputs, in_engine, keep);
       ASSERT_EQ(results.size(), 2);
       EXPECT_THAT(results[0], EqualsBitwise(torch::full({2, 3}, 6.0)));
-      EXPECT_THAT(results[1], EqualsBitwise(torch::full({3}, 2.0))) << "as its edge expects it";
+      EXPECT_THAT(results[1], EqualsBitwise(torch::full({3}, 2.0)))
+          << "the gradient must have the shape of the row: it is summed over the broadcast "
+             "dimension";
     }
     EXPECT_THROW(run_node(*y.grad_fn(), inputs, in_engine, /*keep_graph=*/false), c10::Error);
   }

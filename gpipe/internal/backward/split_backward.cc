@@ -25,7 +25,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Runs the urgent nodes, and holds the gradients that arrive at the other nodes.
+// Runs the urgent nodes (urgent_nodes.h), and holds the gradients that arrive at the other nodes.
 class InputHalf : public NodeRunner<InputHalf> {
  public:
   InputHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}

@@ -29,7 +29,8 @@ using torch::autograd::variable_list;
 // local_backward_test checks, for each of its graphs, that both halves together are the whole
 // backward.
 
-// Other code may write into the gradients that it gave, and into the gradients that leave the cell.
+// Other code may write into the gradients that it passed in, and into the gradients that leave the
+// cell. The second half must not see what is written.
 TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
   auto sink = make_node<GradientSink>();
   at::Tensor x = torch::ones({2, 2});
@@ -49,7 +50,7 @@ TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
   EXPECT_THAT(p.grad(), EqualsBitwise(torch::ones({2, 2})));
 }
 
-// The names of the nodes that have run while it lived.
+// Records the names of the nodes that run while it lives.
 class NodesRun {
  public:
   NodesRun()
@@ -103,7 +104,8 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
   EXPECT_TRUE(rest.empty());
 }
 
-// A waiting half keeps the inputs of the products, and no activation of nodes that have run.
+// A second half that waits keeps the inputs of the products, and no activation of nodes that have
+// run.
 TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
   auto sink = make_node<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
@@ -169,7 +171,8 @@ class WaysOutside final : public WalkVisitor {
   std::vector<std::pair<std::string, uint64_t>> ways;
 };
 
-// An error names the layer that uses a node from outside, in either half.
+// Errors name the layer that uses a node from outside the cell. So in either half the visitor must
+// learn which of the cell's nodes leads to that node.
 TEST(SplitBackward, BothHalvesTellWhatLeadsOutside) {
   auto sink = make_node<GradientSink>();
   const at::Tensor outside = torch::randn({5, 5}).requires_grad_().exp();

@@ -12,7 +12,7 @@ namespace gpipe::internal {
 // Level l adds group k + 2^l to group k, for every k that is a multiple of 2^(l + 1). So the bits
 // of the sum do not depend on how the tree is divided into parts. Undefined sums are left out.
 //
-// It keeps at most one tensor more than the tree has levels.
+// A TreeSum keeps at most one tensor more than the tree has levels.
 //
 // Thread-safety: none.
 class TreeSum {
@@ -26,7 +26,7 @@ class TreeSum {
 
  private:
   struct Part {
-    int64_t first;  // group
+    int64_t first;  // the part's first group
     at::Tensor sum;
   };
   // Joins the parts of the tree to which no group from `next` on belongs.

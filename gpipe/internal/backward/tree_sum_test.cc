@@ -16,7 +16,7 @@ namespace {
 
 using testing::bitwise_difference;
 
-// The definition: the sum of the groups [first, first + 2^level).
+// The sum of the groups [first, first + 2^level), computed as the definition says.
 at::Tensor defined_sum(const std::vector<at::Tensor>& groups, int64_t first, int level) {
   if (first >= static_cast<int64_t>(groups.size())) return {};
   if (level == 0) return groups[static_cast<size_t>(first)];

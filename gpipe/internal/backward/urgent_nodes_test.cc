@@ -85,7 +85,8 @@ TEST_F(UrgentNodes, AreNoneIfNobodyWaits) {
 }
 
 TEST_F(UrgentNodes, LeadToUsersCodeThatMayWriteIntoWhatTheyShare) {
-  // An addition passes on the gradient that it is given; a product does not.
+  // An addition passes on the gradient that it is given, so the hook may write into the input's
+  // gradient, and its node is urgent. A product makes a new gradient, so the node can wait.
   for (const bool shared : {true, false}) {
     SCOPED_TRACE(shared);
     const at::Tensor hooked = weight * 2;

@@ -29,10 +29,10 @@ struct NodeRange {
 };
 
 struct WalkSettings {
-  // Saved tensors are kept. A split backward cannot keep them.
+  // Whether saved tensors are kept. A split backward cannot keep them.
   bool keep_graph = false;
 
-  // Throws c10::ValueError for a result of a node that is not finite.
+  // Whether the walk throws c10::ValueError for a result of a node that is not finite.
   bool check_finite = false;
 
   // The GradientSinks in which the graph may end. Reaching another one is an error: a tensor of
@@ -79,15 +79,15 @@ class WalkVisitor {
     return nullptr;
   }
 
-  // Called next, for each leaf whose gradient is to be accumulated. Returns null for its .grad, or
-  // a tensor to use in its place. Then the leaf's hooks run, except for post-accumulate hooks,
-  // which are for .grad. The tensor must stay at its address.
+  // Called if sum_of() has returned null, so that the leaf's gradient is to be accumulated. Returns
+  // null for its .grad, or a tensor to use in its place. In the latter case the leaf's hooks run,
+  // except for post-accumulate hooks, which are for .grad. The tensor must stay at its address.
   virtual at::Tensor* in_place_of_grad(const NodePtr& /*accumulator*/, const at::Tensor& /*leaf*/) {
     return nullptr;
   }
 
   // Called before each node that runs user code: hooks, custom functions. `next`: the lowest
-  // sequence number among the nodes made after it.
+  // sequence number among the nodes made after this node.
   virtual void before_users_code(const torch::autograd::Node& /*node*/, uint64_t /*next*/) {}
 
   // A result of sum_of(): the leaf's gradient is not needed.

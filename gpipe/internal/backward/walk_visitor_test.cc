@@ -21,7 +21,8 @@ TEST(NodeRange, HasWhatItsThreadMadeFromThenOn) {
   at::Tensor elsewhere;
   std::thread([&] {
     elsewhere = torch::ones({1}).requires_grad_() * 2;
-    // Its sequence number alone would make it part of the range.
+    // A node of another thread is not part of the range, even if its sequence number lies within
+    // it.
     while (elsewhere.grad_fn()->sequence_nr() < range.begin) elsewhere = elsewhere * 2;
   }).join();
   EXPECT_FALSE(range.contains(*before.grad_fn()));

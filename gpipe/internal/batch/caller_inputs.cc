@@ -80,7 +80,8 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     piece.mark_version();
     packet.items.push_back(std::move(piece));
   }
-  // Autograd does not take two tensors over the same memory for views of each other here.
+  // Tensors that overlap become read-only, because autograd does not take them for views of each
+  // other here.
   for (size_t k = 0; record_ && k < packet.items.size(); ++k) {
     for (size_t n = 0; n < k; ++n) {
       Item& a = packet.items[k];
@@ -104,7 +105,8 @@ void CallerInputs::finish_forward() {
       if (shared_[k] && is_this && !changed_shared) changed_shared = k;
     }
   }
-  // A second loop, because two memories may be in one storage, which has one counter.
+  // The marks are renewed in a second loop, because two memories may be in one storage, which has
+  // one counter.
   for (Memory& memory : memories_) memory.of_caller.renew();
   TORCH_CHECK_VALUE(!changed_shared, "a layer changed input ", *changed_shared,
                     " in place, which is the same for all micro-batches "

@@ -19,10 +19,10 @@ namespace gpipe::internal {
 // Inputs that are shared go whole to each micro-batch.
 //
 // Guarantees: each micro-batch has version counters of its own. A first layer that works in place
-// on one of them leaves the others as they were, as in a loop over the micro-batches. The caller's
-// own counters are kept up to date: a layer's change is counted there after the forward, and a
-// change by the caller between forward and backward is counted for the micro-batches before the
-// backward.
+// on one micro-batch leaves the others as they were, as in a loop over the micro-batches. The
+// caller's own counters are kept up to date: a layer's change is counted there after the forward,
+// and a change by the caller between forward and backward is counted for the micro-batches before
+// the backward.
 //
 // Thread-safety: micro_batch() may be called for different micro-batches at the same time;
 // everything else must be called alone.
@@ -53,7 +53,7 @@ class CallerInputs {
   // Inputs over the same storage have one version counter.
   struct Memory {
     const c10::StorageImpl* storage;
-    size_t input;  // the first input over it
+    size_t input;  // the first input over this memory
     VersionMark of_caller;
     std::vector<c10::VariableVersion> of_micro_batches;
   };

@@ -31,7 +31,7 @@ Packet packet_of(const std::vector<at::Tensor>& tensors) {
   return packet;
 }
 
-// The tensors have four rows.
+// The inputs that consist of these tensors, each of four rows.
 CallerInputs inputs_of(const std::vector<at::Tensor>& tensors, int64_t chunks = 2,
                        bool record = true) {
   return {packet_of(tensors), MiniBatch(4, chunks), record};
@@ -66,7 +66,8 @@ TEST(CallerInputsTest, AChangeOfAMicroBatchLeavesTheOthersAsTheyWere) {
   const at::Tensor first = inputs.micro_batch(0).items[0].tensor;
   const Item second = inputs.micro_batch(1).items[0];
   first.zero_();
-  EXPECT_THAT(x.narrow(0, 0, 2), EqualsBitwise(first)) << "it is the caller's memory";
+  EXPECT_THAT(x.narrow(0, 0, 2), EqualsBitwise(first))
+      << "a micro-batch is a view of the caller's tensor, so the change is seen there";
   EXPECT_EQ(version_of(second.tensor), second.version);
   EXPECT_EQ(version_of(inputs.micro_batch(0).items[0].tensor), version_of(first))
       << "one micro-batch has one counter";
@@ -84,7 +85,8 @@ TEST(CallerInputsTest, TheCallersCountersTellAfterTheForwardWhatLayersChanged) {
     inputs.finish_forward();
     EXPECT_GT(version_of(changed), before) << chunks << " chunks";
     EXPECT_EQ(version_of(left_alone), of_other) << chunks << " chunks";
-    EXPECT_EQ(inputs.changed_by_caller(), std::nullopt) << "it was a layer";
+    EXPECT_EQ(inputs.changed_by_caller(), std::nullopt)
+        << "the tensor was changed by a layer, not by the caller";
   }
 }
 

@@ -23,8 +23,8 @@ namespace gpipe::internal {
 namespace {
 
 // A loss function that indexes with [] a tensor that was not given reads past the end of the list.
-// In the first few places there it finds an undefined tensor, which every operator refuses by name,
-// instead of arbitrary memory.
+// There it finds a few undefined tensors, which every operator refuses by name, and not arbitrary
+// memory.
 Tensors with_undefined_tensors_behind(const Tensors& tensors) {
   constexpr size_t kBehind = 8;
   Tensors result;
@@ -114,7 +114,7 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
 
 LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   for (size_t n = 0; n < outputs.size(); ++n) {
-    // Checked now, before any gradient is added to the caller's.
+    // The rows are checked now, before any gradient is added to the caller's gradients.
     mini_batch_.check_rows(outputs[n], n, i);
   }
   LossResult result;
@@ -130,7 +130,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
     const std::string what = error.what();
     const std::string given = "the loss function was given " + std::to_string(outputs.size()) +
                               " outputs and " + std::to_string(targets.size()) + " targets";
-    // The text of libstdc++ names nothing that the user knows.
+    // The text of libstdc++ names nothing that the user knows, so it comes last.
     const bool is_of_a_vector = what.rfind("vector::_M_range_check", 0) == 0;
     throw std::out_of_range(is_of_a_vector ? given + ", and asked for one behind them: " + what
                                            : what + "; " + given);
@@ -142,12 +142,12 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                             : std::string("an undefined tensor"));
   TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
                     result.loss.dtype(), "; take at::real() or at::abs() of it");
-  // A loss with the weight 0 has no backward.
+  // A loss with the weight 0 needs no gradient, because it has no backward.
   TORCH_CHECK_VALUE(!backward_ || shares_[i] == 0 || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
-  // Without a backward, the loss may be a tensor that the function changes later (a running sum).
-  // Or it is a view that would keep the outputs until the end.
+  // Without a backward, the loss is copied: it may be a tensor that the function changes later (a
+  // running sum), or a view that would keep the outputs until the end.
   losses_[i] = backward_ ? result.loss.detach() : result.loss.detach().clone();
   if (check_finite_ && shares_[i] > 0) {
     check_finite(losses_[i],
@@ -156,8 +156,8 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   }
   if (backward_ && shares_[i] > 0) {
     double seed = shares_[i] * loss_scale_;
-    // at::full() refuses a number that a float16 cannot hold. GradScaler finds it as an infinity,
-    // and reduces its scale.
+    // at::full() refuses a number that a float16 cannot hold, so such a seed is infinite.
+    // GradScaler then finds infinite gradients, and reduces its scale.
     constexpr double kMostOfHalf = 65504;
     if (result.loss.scalar_type() == at::kHalf && seed > kMostOfHalf) {
       seed = std::numeric_limits<double>::infinity();
@@ -180,7 +180,7 @@ std::vector<double> MicroBatchLoss::values() const {
 double total_loss(const std::vector<double>& losses, const std::vector<double>& shares) {
   double total = 0;
   for (size_t i = 0; i < losses.size(); ++i) {
-    // A loss with the weight 0 may be anything, e.g. NaN: a mean over nothing.
+    // A loss with the weight 0 may be anything, e.g. NaN, which is the mean over nothing.
     if (shares[i] > 0) total += shares[i] * losses[i];
   }
   return total;

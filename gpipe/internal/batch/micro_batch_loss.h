@@ -29,7 +29,7 @@ using WeightsOfAll = std::function<std::vector<double>(const std::vector<double>
 
 // Calls the caller's loss function for each micro-batch.
 //
-// Requirements: `loss_fn` outlives it.
+// Requirements: `loss_fn` outlives this object.
 //
 // Thread-safety: the call operator runs on the last stage's worker; everything else is called
 // outside a run.

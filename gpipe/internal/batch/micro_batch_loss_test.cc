@@ -35,7 +35,7 @@ std::string refusal(const Call& call) {
   return "";
 }
 
-// Eight rows in micro-batches of 3, 3 and 2: their shares are exact.
+// Eight rows are cut into micro-batches of 3, 3 and 2 rows, whose shares (3/8, 3/8, 1/4) are exact.
 MiniBatch eight_rows() { return MiniBatch(8, 3); }
 
 at::Tensor sum_of_first(const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); }
@@ -82,7 +82,8 @@ TEST(MicroBatchLoss, ANanIsExplained) {
   };
   const auto one = [](const Tensors&) { return 1.0; };
   const auto find = HasSubstr("check_finite(true)");
-  // The mean over nothing but padding, perhaps.
+  // If only some losses are NaN, the text also names StepOptions::weight, because these losses may
+  // be means over nothing but padding.
   EXPECT_THAT(text_of(StepOptions(), {1, kNan, 2}),
               AllOf(HasSubstr("the loss of micro-batch 1 is nan"),
                     HasSubstr("those of 2 of 3 micro-batches are not"),
@@ -262,7 +263,8 @@ TEST(MicroBatchLoss, RefusesALossThatIsNotARealNumberWithAGradient) {
   EXPECT_EQ(text([](const Tensors& o, const Tensors&) { return o[0].sum().view({1}); }), "");
 }
 
-// Only outputs that are kept must be joined, so a scalar is refused only then.
+// Outputs without the micro-batch's rows are refused before the loss function is called, and so are
+// scalars, whether outputs are kept or not.
 TEST(MicroBatchLoss, RefusesOutputsWithoutTheRowsOfTheMicroBatch) {
   bool called = false;
   const LossFn loss_fn = [&](const Tensors& outputs, const Tensors&) {

@@ -30,7 +30,8 @@ bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t 
 
 // The rows [start, start + rows): see MiniBatch::cut().
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
-  // All rows, also of tensors that cannot be cut (e.g. sparse ones).
+  // If all rows are asked for, nothing is cut, so tensors that cannot be cut (e.g. sparse ones) are
+  // accepted.
   if (!tensor.defined() || rows == tensor.size(0)) return detached_alias(tensor);
   TORCH_CHECK_VALUE(tensor.layout() == c10::kStrided, "a tensor of layout ", tensor.layout(),
                     " and shape ", tensor.sizes(),
@@ -38,7 +39,8 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
                     "chunks(1)");
   c10::NoGradGuard no_grad;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  // narrow() costs as much as a small operator, so it is called only for other kinds of tensors.
+  // narrow() costs as much as a small operator, so it is called only for tensors that are not
+  // plain.
   if (typeid(impl) != typeid(c10::TensorImpl) || impl.has_symbolic_sizes_strides()) {
     return detached_alias(at::narrow(tensor, 0, start, rows));
   }
@@ -80,9 +82,9 @@ Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i)
   for (const at::Tensor& gradient : whole) {
     Item item;
     if (gradient.defined()) item.tensor = sizes_.size() == 1 ? gradient : cut(gradient, i);
-    // Rows may share memory, e.g. in the gradient of a sum over them. Users' code of one
-    // micro-batch could then write there while others use it. (LibTorch refuses that itself if a
-    // micro-batch has several such rows.)
+    // Rows may share memory, e.g. in the gradient of a sum over them. Then a micro-batch of one row
+    // gets a copy, because users' code that it runs could write there while other micro-batches use
+    // the memory. (LibTorch refuses that itself if a micro-batch has several such rows.)
     if (sizes_.size() > 1 && sizes_[i] == 1 && gradient.defined() &&
         gradient.layout() == c10::kStrided && gradient.dim() > 0 && gradient.stride(0) == 0) {
       item.tensor = copy_in_layout(item.tensor);

@@ -15,7 +15,7 @@ namespace gpipe::internal {
 class MiniBatch {
  public:
   MiniBatch() = default;
-  MiniBatch(int64_t rows, int64_t chunks);  // micro_batch_sizes()
+  MiniBatch(int64_t rows, int64_t chunks);  // cut as micro_batch_sizes() says
   // Part `part` of `parts` of such a mini-batch: its share of the chunks, and the rows in them
   // (maybe no rows). Micro-batches and rows are counted from the beginning of the part.
   //
@@ -54,7 +54,7 @@ class MiniBatch {
  private:
   int64_t rows_ = 0;
   std::vector<int64_t> sizes_;
-  int64_t in_all_parts_ = 0;  // micro-batches
+  int64_t in_all_parts_ = 0;  // the number of micro-batches in all parts
 };
 
 // The sum, in ascending order, of the gradients of a tensor that all micro-batches had: item number

@@ -95,7 +95,7 @@ TEST(MiniBatch, OneGradientAloneStaysAsItIs) {
   EXPECT_FALSE(second.items[1].tensor.defined());
 }
 
-// Users' code may write into these gradients.
+// Users' code may write into the gradient of one micro-batch, and the others must not change.
 TEST(MiniBatch, GradientsOfMicroBatchesOfOneRowShareNoMemory) {
   const at::Tensor gradient = torch::randn({3}).expand({2, 3});
   const MiniBatch mini_batch(2, 2);

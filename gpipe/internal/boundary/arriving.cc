@@ -13,7 +13,8 @@ namespace {
 
 // Whether only this check would notice that a layer changed the tensor in place.
 bool must_watch(const Boundary& boundary, bool record, const Item& item) {
-  // CallerInputs notices changes of the first stage's inputs.
+  // Constant inputs of the first stage are not watched here, because CallerInputs notices their
+  // changes.
   if (item.constant && boundary.stage > 0) return true;
   return item.read_only && (may_have_gradient(record, item.tensor) || boundary.copies);
 }

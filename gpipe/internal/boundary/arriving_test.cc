@@ -19,7 +19,7 @@ using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A stage with an activation and, by its second port, a skip.
+// A stage that gets an activation by its first port and a skip by its second.
 Boundary boundary_of(int64_t stage, bool copies = false) {
   Boundary boundary;
   boundary.stage = stage;
@@ -91,7 +91,8 @@ TEST(CheckArrivedTest, WithoutAGradientTheChangedValueIsThePlainModels) {
   at::Tensor values = at::ones({2});
   inputs = packets_of({item_of(values)});
   values.add_(1);
-  EXPECT_NO_THROW(check_arrived(boundary_of(1), false, inputs)) << "nothing is recorded";
+  EXPECT_NO_THROW(check_arrived(boundary_of(1), false, inputs))
+      << "without a recorded graph a change does no harm";
 }
 
 TEST(CheckArrivedTest, ACopyMissesTheChange) {
@@ -159,14 +160,15 @@ TEST(AttachTest, ReadOnlyInputsAreWatchedWhereAGradientOrACopyWouldMissAChange) 
   EXPECT_FALSE(is_watched(boundary_of(1), item_of(at::ones({2})), true, nothing));
   EXPECT_TRUE(is_watched(boundary_of(1), item_of(at::ones({2})), true, read_only));
   EXPECT_TRUE(is_watched(boundary_of(1), item_of(at::ones({2}), false), true, read_only))
-      << "a parameter may come in by the change";
+      << "an in-place change may bring in a parameter, so a tensor without a gradient is watched, "
+         "too";
   EXPECT_FALSE(is_watched(boundary_of(1), item_of(at::ones({2})), false, read_only));
   EXPECT_FALSE(is_watched(boundary_of(1), item_of(at::arange(2), false), true, read_only));
   EXPECT_TRUE(
       is_watched(boundary_of(1, /*copies=*/true), item_of(at::arange(2), false), true, read_only));
   EXPECT_TRUE(is_watched(boundary_of(1), item_of(at::arange(2), false), false, constant));
   EXPECT_FALSE(is_watched(boundary_of(0), item_of(at::ones({2})), false, constant))
-      << "CallerInputs counts them";
+      << "inputs of stage 0 are watched by CallerInputs";
 }
 
 TEST(AttachTest, MarkedMemoryIsKnownToWhatLeaves) {

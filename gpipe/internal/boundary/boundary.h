@@ -1,9 +1,9 @@
 // Boundary: the ends of a stage, where tensors arrive and leave.
 //
-// There is one rule for each direction: for what arrives (arriving.h), for what stays while the
-// layers run (staying.h), and for what leaves (leaving.h). All of them ask whose memory it is,
-// which code may change it, and whether it is the same tensor twice. docs/design/pipeline.md says
-// why they are as they are.
+// There is a rule for tensors that arrive (arriving.h), for tensors that stay while the layers run
+// (staying.h), and for tensors that leave (leaving.h). Each rule asks who owns a tensor's memory,
+// which code may change it, and whether the same tensor comes twice. docs/design/pipeline.md says
+// why the rules are as they are.
 #ifndef GPIPE_INTERNAL_BOUNDARY_BOUNDARY_H_
 #define GPIPE_INTERNAL_BOUNDARY_BOUNDARY_H_
 

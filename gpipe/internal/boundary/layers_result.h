@@ -13,8 +13,8 @@ namespace gpipe::internal {
 struct LayersResult {
   c10::SmallVector<Value, 1> outputs;  // [port]
   CellGraph graph;
-  // Memory of inputs that are read_only, shared or constant (see Item). The pointers are weak: the
-  // memory can be freed, and no other memory gets the same address.
+  // Memory of inputs that are read_only, shared or constant (see Item). The pointers are weak, so
+  // the memory can be freed, but no other storage gets the same address.
   WeakStorages read_only;
   WeakStorages shared;
   WeakStorages constant;

@@ -12,7 +12,7 @@ namespace {
 
 struct Leaving {
   const at::Tensor* tensor;
-  int64_t target;  // a stage
+  int64_t target;  // the stage that the tensor goes to
   Item* item;
 };
 
@@ -28,7 +28,7 @@ void mark(const CellPlan& plan, const LayersResult& result, const Leaving& leavi
   item.constant = contains(result.constant, storage);
 }
 
-// Marks an output and another one that leaves with it, if they share memory.
+// Marks two outputs that leave together, if they share memory.
 void mark_beside(const Boundary& boundary, bool record, const Leaving& leaving,
                  const Leaving& other) {
   if (are_twins(*leaving.tensor, *other.tensor)) {
@@ -38,16 +38,16 @@ void mark_beside(const Boundary& boundary, bool record, const Leaving& leaving,
     return;
   }
   leaving.item->shared = other.item->shared = true;
-  // This holds even if neither tensor needs a gradient yet: a parameter that enters through an
-  // in-place change would need one through both.
+  // The tensors are marked even if neither needs a gradient yet, because a parameter that enters by
+  // a change in place would need a gradient through both.
   if (!may_have_gradient(record, *leaving.tensor) && !boundary.copies) return;
   // The stage that gets the memory first must not change it.
   if (leaving.target <= other.target) leaving.item->read_only = true;
   if (other.target <= leaving.target) other.item->read_only = true;
 }
 
-// Memory that LeavingCopies must not copy. If packets are copied, constant memory does not belong
-// to it: it may be the stage's own memory, which a recorded graph overwrites.
+// Memory that LeavingCopies must not copy. If packets are copied, constant memory may be copied,
+// too, because it may be the stage's own memory, which a recorded graph overwrites.
 WeakStorages staying(const Boundary& boundary, const LayersResult& result) {
   WeakStorages memory = result.shared;
   if (!boundary.copies) {

@@ -18,8 +18,8 @@
 
 namespace gpipe::internal {
 
-// Memory of outputs that a stage has handed over in this run, and its version at that time: a layer
-// that reuses the memory would change an output on its way.
+// Memory of outputs that a stage has handed over in this run, and the memory's version at that
+// time. A layer that reuses such memory would change an output on its way.
 //
 // Thread-safety: none.
 class HandedOver {
@@ -28,12 +28,13 @@ class HandedOver {
   void clear() { memory_.clear(); }
 
   // Throws c10::Error if the tensor is in memory that left before and has changed since. Checks
-  // only tensors that require a gradient: others leave as a copy where that could happen
-  // (LeavingCopies).
+  // only tensors that require a gradient, because other tensors leave as a copy if their memory may
+  // change (LeavingCopies).
   void check(const at::Tensor& tensor, LayerName layer);
 
  private:
-  // The pointer is weak: it does not keep the memory, and no other memory gets the same address.
+  // The pointer is weak, so it does not keep the memory, but no other storage gets the same
+  // address.
   struct Memory {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     int64_t version;

@@ -45,7 +45,8 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   if (!first.defined() || (record && first.requires_grad())) return;
   if (!is_plain_memory(first)) return add_whole(first, leaving);
   const c10::StorageImpl* storage = storage_of(first);
-  // With gradients, the version counters tell of a parameter that has changed.
+  // If gradients will be asked for, a parameter is not copied, because its version counter shows
+  // that it has changed.
   if (first.numel() == 0 || (record && model.owns_as_parameter(storage)) ||
       contains(staying, storage)) {
     return;
@@ -53,8 +54,8 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   for (const Copy& copy : copies_) {
     if (copy.whole == nullptr && copy.storage == storage) return;
   }
-  // Any other holder of the memory than the tensors that leave is a layer, the caller, or the
-  // graph.
+  // If anything besides the tensors that leave holds the memory, it is a layer, the caller or the
+  // graph, and the memory is copied.
   c10::SmallVector<const at::Tensor*, 4> over_it;
   // The range is counted in the smallest elements that the memory is read as.
   const at::Tensor* smallest = &first;

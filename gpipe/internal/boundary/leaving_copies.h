@@ -21,9 +21,10 @@ namespace gpipe::internal {
 using WeakStorages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
 bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 
-// An output without a gradient leaves as a copy if other code may change it before it is used, e.g.
-// a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
-// share a copy, in whichever way each reads it: as another dtype, conjugated, negated.
+// An output without a gradient leaves its cell as a copy if other code may change it before it is
+// used, e.g. a layer that fills the same tensor again for every micro-batch. Outputs over the same
+// memory share a copy, even if they read it in different ways: as another dtype, conjugated,
+// negated.
 class LeavingCopies {
  public:
   // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
@@ -33,13 +34,13 @@ class LeavingCopies {
   LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
                 const WeakStorages& staying);
 
-  // The tensor's counterpart in the copy. Undefined: the tensor leaves over its own memory.
+  // The tensor's counterpart in the copy; undefined if the tensor leaves over its own memory.
   at::Tensor of(const at::Tensor& tensor) const;
 
  private:
   struct Copy {
     const c10::StorageImpl* storage;
-    const c10::TensorImpl* whole;  // a tensor without such memory, e.g. a sparse one; or null
+    const c10::TensorImpl* whole;  // a tensor that is not plain memory (e.g. sparse), or null
     at::Tensor memory;
     MemoryRange range;
   };

@@ -61,7 +61,8 @@ TEST(LeavingCopiesTest, ValuesOverOneMemoryShareACopy) {
   EXPECT_THAT(of_b, EqualsBitwise(b));
 }
 
-// One memory is read as complex, as conjugated, as its real and imaginary parts, and as its bits.
+// Tensors over one memory read it as complex, as conjugated, as real and imaginary parts, and as
+// bits. Whichever of them leave together, their copies share memory and are read in the same ways.
 TEST(LeavingCopiesTest, EachReadsTheSharedCopyInItsOwnWay) {
   const at::Tensor kept = at::view_as_complex(at::arange(1.0, 13.0).view({6, 2}));
   const at::Tensor reals = at::view_as_real(kept);
@@ -123,7 +124,8 @@ TEST(LeavingCopiesTest, AFrozenParameterIsCopiedWhereNothingTellsOfChanges) {
 TEST(LeavingCopiesTest, WhatWantsAGradientOrMustStayTheirsDoesNot) {
   const at::Tensor leaf = at::ones({4}).requires_grad_();
   const at::Tensor computed = leaf * 2;
-  EXPECT_FALSE(is_copied({computed}, 0)) << "its graph tells of changes";
+  EXPECT_FALSE(is_copied({computed}, 0))
+      << "a computed tensor is not copied, because autograd notices its changes";
   const at::Tensor again = computed;
   EXPECT_TRUE(LeavingCopies(/*record=*/false, ModelState(), {&again}, {}).of(again).defined())
       << "but there is no graph if no backward will follow";

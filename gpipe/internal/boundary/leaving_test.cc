@@ -24,12 +24,12 @@ using ::testing::ThrowsMessage;
 
 std::string layer() { return "layer 3 ('relu')"; }
 
-// A stage whose outputs go to these stages, one tensor to each.
+// Tests leave() for stage 1, whose outputs are one tensor each.
 class LeaveTest : public ::testing::Test {
  protected:
   explicit LeaveTest() { plan_.record = true; }
 
-  // The items that leave: [output].
+  // Returns the items that leave: [output]. `targets`: [output] the stage that it goes to.
   std::vector<Item> leave(std::vector<at::Tensor> outputs, const std::vector<int64_t>& targets,
                           bool copies = false) {
     Boundary boundary;
@@ -158,7 +158,7 @@ TEST_F(LeaveTest, WhatNobodyChangesIsNotCopiedUnlessPacketsAre) {
   EXPECT_FALSE(leave({kept}, {2}, /*copies=*/true)[0].tensor.is_alias_of(kept));
   result_.shared = {kept.storage().getWeakStorageImpl()};
   EXPECT_TRUE(leave({kept}, {2}, /*copies=*/true)[0].tensor.is_alias_of(kept))
-      << "other tensors on their way have the memory, too";
+      << "not copied, because other tensors of the packets share this memory";
 }
 
 TEST_F(LeaveTest, MemoryThatLeftAndHasChangedSinceIsRefused) {

@@ -31,7 +31,7 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
     }
   }
   ports.outputs.push_back({std::nullopt, stage + 1});
-  std::vector<std::pair<int32_t, size_t>> uses;  // the layer that pops it, the port
+  std::vector<std::pair<int32_t, size_t>> uses;  // the layer that pops a skip, the skip's port
   for (const RouteId id : routes.outgoing(stage)) {
     const auto number = routes.skip(id);
     if (!number) continue;
@@ -42,8 +42,8 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
       ports.outputs.push_back({skips[*number].key, routes[id].target_stage});
     }
   }
-  // Last use first: skips are used after the activation, and the skip that is popped last comes
-  // first.
+  // The last use comes first. Skips are used after the activation, so the skip that is popped last
+  // comes first, and the activation comes last.
   std::stable_sort(uses.begin(), uses.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [layer, port] : uses) ports.gradient_order.push_back(port);

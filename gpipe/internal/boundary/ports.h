@@ -33,8 +33,8 @@ struct Ports {
   std::vector<size_t> gradient_order;
 };
 
-// Each skip as a chain of skips from one partition to the next, for pipelines whose skips go
-// through every stage.
+// Returns each skip as a chain of skips from one partition to the next, for pipelines whose skips
+// go through every stage.
 std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
 
 // The ports of a stage. The routes must have been created with `skips`, in this order, followed by

@@ -18,13 +18,14 @@ namespace gpipe::internal {
 // Returns the layer's name for messages, like "layer 5 ('relu')".
 using LayerName = c10::function_ref<std::string()>;
 
-// Inputs that share their memory with others, which would miss a change or its gradient.
+// Inputs that share their memory with other tensors, which would miss a change or its gradient.
 class ReadOnlyInputs {
  public:
-  // A tensor of inference mode does not count changes, so its changes are not noticed.
+  // Adds an input. Changes of a tensor that was made in inference mode are not noticed, because
+  // such tensors do not count changes.
   void watch(const at::Tensor& tensor) { watched_.emplace_back(tensor); }
 
-  // Throws c10::Error if a layer has changed one of them in place.
+  // Throws c10::Error if a layer has changed one of the inputs in place.
   void check(LayerName layer) const {
     for (const VersionMark& mark : watched_) {
       if (mark.is_changed()) refuse(layer);

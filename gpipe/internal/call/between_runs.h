@@ -9,8 +9,8 @@
 
 namespace gpipe::internal {
 
-// Holds the run lock, and first waits for a run of another thread. For calls that read or write
-// parameters, buffers, gradients or states of the optimizer.
+// Holds the run lock while it lives, and first waits until a run of another thread ends. Calls that
+// read or write parameters, buffers, gradients or states of the optimizer make one.
 //
 // Requirements: over processes it is made within in_call(), on all ranks. So all of them take the
 // lock of the call first, and the run lock second. The user's code that runs within the call, such

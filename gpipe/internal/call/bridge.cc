@@ -16,11 +16,11 @@
 #include "gpipe/internal/backward/gradient_memory.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/batch/mini_batch.h"
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/threads/inside_pipeline.h"
+#include "gpipe/runtime/warning_log.h"
 
 namespace gpipe::internal {
 namespace {
@@ -75,8 +75,8 @@ class InputNode : public Node {
                 "a layer or a loss function of a pipeline used an earlier output of a pipeline, "
                 "and its backward reached that output's graph; detach() the output, or compute "
                 "that part of the loss outside");
-    // Destroyed outside the lock, because users' objects may be destroyed with it and run a
-    // backward of their own.
+    // A spent pass is destroyed outside the lock, because users' objects may be destroyed with it
+    // and run a backward of their own.
     std::unique_ptr<Pass> spent;
     // A backward of another thread through the same outputs waits here.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -92,7 +92,7 @@ class InputNode : public Node {
     TORCH_CHECK(pipeline != nullptr,
                 "backward ran through the output of a pipeline that is already destroyed; keep the "
                 "GPipe module alive until its last backward is done");
-    // Not empty if the caller named the tensors whose gradients it wants.
+    // `named` is not empty if the caller named the tensors whose gradients it wants.
     const auto* named = torch::autograd::get_current_graph_task_exec_info();
     const bool all = named == nullptr || named->empty();
     const size_t own = num_outputs() - parameters_.size();
@@ -120,7 +120,8 @@ class InputNode : public Node {
     }
     for (size_t k = own; request.requested && k < result.size(); ++k) {
       result[k] = requested_gradient(*request.requested, k);
-      // An accumulator would take over this memory, which another gradient may also have.
+      // The gradient gets memory of its own, because an accumulator would take over the present
+      // memory, which another gradient may also have.
       unshare(result[k]);
     }
     if (!request.keep_graph) spent = std::move(pass_);
@@ -136,7 +137,8 @@ class InputNode : public Node {
   std::string name() const override { return "GPipeBackward"; }
 
  private:
-  // An accumulator would call its hooks with the undefined gradient that it gets from here.
+  // Throws if a parameter was given a hook since the forward, because its accumulator would call
+  // the hook with the undefined gradient that it gets from here.
   void check_no_new_hooks(size_t inputs) const {
     for (size_t k = 0; k < parameters_.size(); ++k) {
       TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
@@ -214,7 +216,8 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pa
     const at::Tensor& parameter = known[k].tensor;
     if (!parameter.requires_grad() || !parameter.is_leaf()) continue;
     torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(parameter);
-    // The stages call its hooks, with each micro-batch's gradient.
+    // A parameter with hooks gets no edge, because the stages call its hooks, with each
+    // micro-batch's gradient.
     if (has_hooks(*edge.function)) continue;
     edges.push_back(std::move(edge));
     parameters.push_back(k);

@@ -23,7 +23,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The host reads the copy at once.
+// A copy to the CPU is complete when this returns, because the host reads it at once.
 at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
@@ -83,7 +83,8 @@ std::string norm_text(const std::map<int64_t, at::Tensor>& norms, int64_t parame
   return absl::StrCat("has the norm ", norm->second.item<double>(), on_rank);
 }
 
-// Throws FoundByAll for a gradient that two replicas have differently. `here`: norms of the first.
+// Throws FoundByAll for a gradient that differs between two replicas. `here`: the first replica's
+// norms.
 void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
                    const std::map<int64_t, at::Tensor>& there, size_t there_rank,
                    const std::string& name, const std::vector<std::string>& keys) {
@@ -145,7 +146,7 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   for (size_t k = 0; k < parameters.size(); ++k) {
     const at::Tensor& gradient = parameters[k].grad();
     if (!gradient.defined()) continue;
-    if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // a tied parameter
+    if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // tied: counts once
     gradients.push_back(gradient);
     at::Tensor norm = norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type);
     norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));

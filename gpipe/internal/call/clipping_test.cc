@@ -53,7 +53,7 @@ World world_of(int64_t rank, std::promise<std::string>& own, std::promise<std::s
   return World(std::make_shared<OneOfTwo>(rank, own, other), rank, 2);
 }
 
-// Parameters, of which those have gradients whose entry in `has` is true.
+// Parameters, one for each entry of `has`. A parameter has a gradient if its entry is true.
 std::vector<at::Tensor> parameters(const std::vector<bool>& has) {
   std::vector<at::Tensor> result;
   for (size_t k = 0; k < has.size(); ++k) {

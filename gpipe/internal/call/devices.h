@@ -19,10 +19,10 @@ namespace gpipe::internal {
 // exist. It does so before any layer is moved, since a moved layer is not moved back.
 std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device> given);
 
-// The same with several processes: the device of this process, once for each partition, including
-// those that are elsewhere. `given`: none for the CPU, one, or one for each partition; the devices
-// of partitions elsewhere are ignored. Also throws c10::ValueError if the partitions here have
-// several devices, or are on meta.
+// Like devices_for(), with several processes: the device of this process, once for each partition,
+// including those that are elsewhere. `given`: none for the CPU, one, or one for each partition;
+// the devices of partitions elsewhere are ignored. Also throws c10::ValueError if the partitions
+// here have several devices, or are on meta.
 std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::Device> given,
                                             const Residence& residence);
 

@@ -21,7 +21,8 @@ constexpr char kBalanceHint[] =
     "; gpipe::balance::balance_by_time(partitions, model, sample) and balance_by_size find a "
     "good one (#include \"balance/balance.h\")";
 
-// No machine has more threads for a stage, and OpenMP ends the process if it cannot create them.
+// No machine has more threads for a stage. More are refused, because OpenMP ends the process if it
+// cannot create the threads.
 constexpr int64_t kMostThreads = 1024;
 
 void check_mode(Checkpoint mode, const char* what) {
@@ -31,7 +32,7 @@ void check_mode(Checkpoint mode, const char* what) {
       static_cast<int>(mode));
 }
 
-// Which process has which memory. Two tensors over the same memory are tied, too.
+// Which process has which memory, because two tensors over the same memory are tied, too.
 class MemoryOwners {
  public:
   // Throws if another process has some of the tensor's memory.
@@ -213,7 +214,7 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
         if (fresh) memory.add(tensor, full, here);
         const int64_t there =
             residence->process_of_stage(static_cast<int64_t>(entry->second.first));
-        // Each process has a copy of a tied parameter.
+        // A parameter may be tied across processes, because each process has a copy of it.
         TORCH_CHECK_VALUE(here == there || !is_buffer, "the ", what, " '", entry->second.second,
                           "' of partition ", entry->second.first, " in process ", there,
                           " is also '", full, "' of partition ", j, " in process ", here,

@@ -14,7 +14,7 @@
 
 namespace gpipe::internal {
 
-// "{1, 2}"
+// A text like "{1, 2}".
 std::string list_text(const std::vector<int64_t>& values);
 
 // All of these functions throw c10::ValueError with a text that says what was given and what to do.

@@ -143,7 +143,7 @@ TEST(CheckLayers, RefusesOneObjectTwiceByBothNames) {
   EXPECT_NO_THROW(check_layers(nn::Sequential(nn::Tanh(), linear, nn::Tanh())));
 }
 
-// Takes a std::string, which cannot travel, and returns one.
+// A layer that takes and returns a std::string, which cannot travel between partitions.
 auto text_layer() {
   return testing::layer<std::string, std::string>([](std::string text) { return text; });
 }
@@ -189,7 +189,8 @@ TEST(CheckArguments, AcceptsAllThatTravels) {
 
 const std::vector<c10::Device> kTwoDevices = {c10::Device(c10::kCPU), c10::Device(c10::kMeta)};
 
-// A line break in a name would break the message, too, and a log shows its first line only.
+// Names are shown in one line: a line break would break the message, too, and a log shows only a
+// message's first line.
 TEST(CheckSharing, ShowsNamesInOneLine) {
   nn::Linear first(2, 2);
   const auto second = testing::layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x; });

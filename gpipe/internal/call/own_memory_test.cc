@@ -30,7 +30,8 @@ TEST(OwnMemory, WhatTheCallerOrTheModelHasIsCopied) {
     EXPECT_THAT(outputs[k], testing::EqualsBitwise(given[k])) << k;
   }
   EXPECT_FALSE(outputs[3].defined());
-  EXPECT_TRUE(outputs[4].is_same(result)) << "nobody else has it";
+  EXPECT_TRUE(outputs[4].is_same(result))
+      << "an output whose memory no other tensor has is not copied";
 }
 
 }  // namespace

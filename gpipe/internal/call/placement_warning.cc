@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/internal/call/warning_log.h"
+#include "gpipe/runtime/warning_log.h"
 
 namespace gpipe::internal {
 
@@ -18,7 +18,7 @@ void warn_without_placement(const Schedule& schedule, int64_t stages, bool on_cp
       list += (stage == 0 ? "" : ", ") + std::to_string(schedule.worker_of(stage));
     }
   } catch (const std::invalid_argument&) {
-    return;  // a stage that no worker runs: refused later
+    return;  // a stage that no worker runs, which is refused later
   }
   if (told.exchange(true)) return;
   log_warning("the schedule runs " + std::to_string(stages) + " stages on " +

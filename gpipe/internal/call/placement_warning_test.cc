@@ -27,7 +27,7 @@ TEST(PlacementWarning, IsGivenOnceForAScheduleThatNeedsAPlacement) {
   const testing::LogCapture log;
   warn_without_placement(Schedule::one_f_one_b(3, 1), 3, /*on_cpu=*/true);
   warn_without_placement(on_two_workers(), 3, /*on_cpu=*/false);
-  warn_without_placement(on_two_workers(), 4, /*on_cpu=*/true);  // refused later
+  warn_without_placement(on_two_workers(), 4, /*on_cpu=*/true);  // too few stages: refused later
   EXPECT_THAT(log.warnings(), IsEmpty());
   for (int k = 0; k < 2; ++k) {
     warn_without_placement(on_two_workers(), 3, /*on_cpu=*/true);

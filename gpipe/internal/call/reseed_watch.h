@@ -5,13 +5,13 @@
 #include <atomic>
 #include <cstdint>
 
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/runtime/warning_log.h"
 
 namespace gpipe::internal {
 
-// Warns, once in a process, that LibTorch's generator was seeded during a run. It cannot tell
-// whether a layer or another thread of the caller did so.
+// Warns, once in a process, that LibTorch's generator was seeded during a run. The watch cannot
+// tell whether a layer or another thread of the caller did so.
 class ReseedWatch {
  public:
   ReseedWatch() = default;

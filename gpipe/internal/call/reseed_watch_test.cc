@@ -13,7 +13,8 @@ TEST(ReseedWatch, TellsOnceThatTheGeneratorWasSeeded) {
   const testing::LogCapture log;
   at::manual_seed(1);
   { const ReseedWatch watch; }
-  EXPECT_THAT(log.warnings(), ::testing::IsEmpty()) << "it was seeded before";
+  EXPECT_THAT(log.warnings(), ::testing::IsEmpty())
+      << "a seed set before the watch began causes no warning";
   for (int k = 2; k < 4; ++k) {
     {
       const ReseedWatch watch;

@@ -13,11 +13,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/bits_hash.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/runtime/warning_log.h"
 #include "gpipe/schedule/first_difference.h"
 #include "text/shown.h"
 
@@ -70,8 +70,8 @@ std::vector<double> of_last_stages(const World& world, const std::vector<std::st
   return all;
 }
 
-// Tells all processes what layers have registered. If one process cannot take it over, all refuse
-// it.
+// Tells all processes what layers have registered. If one process cannot take over the news, all
+// processes refuse them.
 void take_news(Processes& processes, const std::string& name, const std::vector<std::string>& news,
                LateRegistrations& registrations) {
   const auto is_empty = [](const std::string& text) { return text.empty(); };
@@ -136,8 +136,8 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
         to_text(options.checkpoint()) + std::string(": ") +
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
   agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
-  // If replicas ran on different types of devices, their weights would drift apart. If the device
-  // of one stage was forgotten, it would be slow.
+  // If replicas ran on different types of devices, their weights would drift apart. If the user has
+  // forgotten the device of a stage, the stage would be slow.
   agree(processes, "the type of GPipeOptions::devices" + suffix,
         c10::DeviceTypeName(device, /*lower_case=*/true));
   // With another number of threads an operator may add up in another order.

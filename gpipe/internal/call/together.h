@@ -26,8 +26,8 @@ class Pipeline;
 // All processes call these functions, within in_call(). An error that all of them find is thrown as
 // FoundByAll.
 
-// Compares all that a pipeline is made of, except the values of parameters: each process has its
-// own.
+// Compares all that a pipeline is made of, except the values of parameters, because each process
+// has its own parameters.
 void agree_on_pipeline(Processes& processes, const std::string& name,
                        const torch::nn::Sequential& module, const GPipeOptions& options,
                        const Placement& placement, c10::DeviceType device,

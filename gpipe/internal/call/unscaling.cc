@@ -38,7 +38,7 @@ bool all_finite_here(const std::vector<at::Tensor>& parameters, float inverse) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // a tied parameter
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // tied: divided once
     const at::Tensor values = values_of(parameter);
     groups[{values.device().str(), values.scalar_type()}].gradients.push_back(values);
   }

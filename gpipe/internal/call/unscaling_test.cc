@@ -66,7 +66,7 @@ TEST(Unscaling, AddsUpTheEntriesOfASparseGradient) {
   EXPECT_TRUE(unscale_gradients({parameter}, 8));
   EXPECT_THAT(parameter.grad().to_dense(),
               EqualsBitwise(torch::tensor({0.F, 3.F, 0.F, 0.5F, 0.F})));
-  // Each value is finite, their sum is not.
+  // Each value is finite, but the sum of the two values at index 1 is not.
   EXPECT_FALSE(unscale_gradients({sparse({3e38, 3e38, 1})}, 8));
 }
 
@@ -78,7 +78,7 @@ TEST(Unscaling, RefusesAFactorThatNoFloat32DividesBy) {
   }
 }
 
-// The other process says what it has found.
+// Two processes. The other one says `other` about the gradients that it has found.
 class WithOther final : public testing::ProcessesOfTwo {
  public:
   explicit WithOther(std::string other) : other_(std::move(other)) {}

@@ -25,8 +25,8 @@ using torch::autograd::Node;
 // The sequence number of accumulators, which have no place in the order of nodes.
 constexpr uint64_t kNoNumber = std::numeric_limits<uint64_t>::max();
 
-// The gradient on the device that the edge expects: a layer may have moved its output to another
-// device.
+// Returns the gradient on the device that the edge expects, because a layer may have moved its
+// output to another device.
 at::Tensor where_wanted(at::Tensor gradient, const Edge& edge) {
   const auto& wanted = edge.function->input_metadata(edge.input_nr);
   if (wanted.was_default_constructed() || wanted.device() == gradient.device()) return gradient;
@@ -69,7 +69,8 @@ void CellGraph::Walk::begin(const CellGraph& graph) {
 }
 
 int64_t CellGraph::Walk::layer() const {
-  // If the node comes from outside the cell, another thread may have numbered it.
+  // The number of a node that comes from outside the cell may be another thread's, so the layer is
+  // at most the last one.
   if (progress.node != kNoNumber) {
     return std::min(graph_->last_layer(), graph_->layer_of(progress.node));
   }
@@ -91,7 +92,7 @@ void CellGraph::Walk::before_users_code(const Node& node, uint64_t next) {
 // Lets a custom function that computes its forward again in its backward draw the same numbers.
 bool CellGraph::Walk::repeat_forward(const Node& node, uint64_t next) {
   for (const DrawRecord& record : graph_->draws_) {
-    // The draws of the function's forward come after its own node, and before the next one.
+    // The draws of the function's forward come after its own node, and before the next node.
     if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
     draws_.draws->repeat(draws_.step_seed, draws_.micro_batch, record);
     return true;

@@ -1,9 +1,9 @@
 // Cell: what one micro-batch in one stage keeps between its forward and its backward.
 //
-// Its graph is local. It begins at Sinks, where the gradients of its inputs end; its outputs are
-// edges whose gradients are given. A CellGraph knows nothing about layers except where their nodes
-// end; Stage runs the layers, in the forward and in a recompute. The graph of a loss is one more
-// CellGraph, either behind the graph of the layers or joined to it.
+// The cell's graph is local. It begins at Sinks, where the gradients of the cell's inputs end. Its
+// outputs are edges whose gradients are given. A CellGraph knows nothing about layers except where
+// their nodes end; Stage runs the layers, in the forward and in a recompute. The graph of a loss is
+// one more CellGraph, either behind the graph of the layers or joined to it.
 #ifndef GPIPE_INTERNAL_CELL_CELL_H_
 #define GPIPE_INTERNAL_CELL_CELL_H_
 
@@ -50,7 +50,7 @@ class Sinks {
   // many items as were added; an item is undefined if its gradient has not arrived.
   std::vector<Packet> take();
 
-  // Null if no gradient is wanted.
+  // The node at which the gradients end; null if no gradient is wanted.
   const GradientSink* node() const { return sink_.get(); }
 
  private:
@@ -58,7 +58,7 @@ class Sinks {
   c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] index in the sink, or -1
 };
 
-// Where a backward starts. Gradients of one node are added up in this order.
+// Where a backward starts. Gradients of one node are added up in the order of these roots.
 struct Roots {
   torch::autograd::edge_list edges;
   torch::autograd::variable_list gradients;
@@ -146,7 +146,7 @@ class CellGraph {
 
   Sinks inputs_;
   Sinks targets_;
-  c10::SmallVector<Output, 2> outputs_;  // those that require a gradient
+  c10::SmallVector<Output, 2> outputs_;  // the outputs that require a gradient
   // Nodes made in layer k have sequence numbers below layer_ends_[k] and not below the end before
   // it (for the first layer: not below begin_). All of them are made on thread_.
   uint64_t thread_ = 0;
@@ -169,10 +169,12 @@ class CellGraph::Walk : public WalkVisitor {
   void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
 
   // The position of the layer whose node runs, or that leads to the node which the walk has
-  // reached. -1: not known. If only the loss, or a single layer, is possible, it is that position.
+  // reached. -1: not known. If only the loss, or a single layer, is possible, the result is its
+  // position.
   int64_t layer() const;
 
-  // Receives the gradients of the loss's targets. It stays as it is if no target wants a gradient.
+  // Receives the gradients of the loss's targets. The packet stays as it is if no target wants a
+  // gradient.
   Packet* target_gradients = nullptr;
 
  protected:
@@ -200,14 +202,16 @@ struct Cell {
   // Present in a checkpointed cell.
   struct Recompute {
     std::vector<Packet> inputs;
-    std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
+    std::vector<Fingerprint> fingerprints;  // [output that requires a gradient]
     GivenGenerators given;                  // generators that layers gave in its forward
     std::vector<BufferValue> buffers;       // buffers that forwards change, before this forward
     std::optional<CellGraph> graph = {};    // the forward's graph, if it may be used (LayerBuffers)
     bool done = false;                      // the graph was made again and has not run its backward
   };
   std::optional<Recompute> recompute;
-  std::unique_ptr<CellGraph> loss;  // starts at detached outputs; null: none
+  std::vector<BufferHandle> held;   // buffers that a checkpointed cell's graph may have saved
+  std::vector<SavedBuffer> saved;   // buffers that the waiting graph has saved and that change
+  std::unique_ptr<CellGraph> loss;  // the loss's graph, from detached outputs on; null: none
 
   // The gradient of the loss. Undefined if there is no loss here or this micro-batch does not
   // count.

@@ -159,7 +159,8 @@ TEST(CellGraph, BothHalvesAreTheWhole) {
   }
 }
 
-// The layers of a replayed cell are one node, which runs here like one of LibTorch's own.
+// The layers of a replayed cell are one node. It runs on this thread, like LibTorch's own nodes,
+// and its errors name no single layer (-1).
 TEST(CellGraph, AReplayBelongsToNoSingleLayer) {
   const at::Tensor w = leaf({3});
   const auto replayed = [&](ReplayNode::Run run) {
@@ -194,7 +195,7 @@ TEST(CellGraph, AReplayBelongsToNoSingleLayer) {
   EXPECT_EQ(backward.layer, -1);
 }
 
-// The stage that gets the gradient may write into it.
+// The stage that gets the input's gradient may write into it. The weights' half must not see that.
 TEST(CellGraph, AGradientThatTheOtherHalfNeedsLeavesAsACopy) {
   const at::Tensor bias = leaf({2, 3});
   CellGraph graph;
@@ -326,23 +327,26 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
     EXPECT_EQ(backward.layer, -1);
   }
   {
-    // The position of an error that comes before anything has run.
+    // If the walk refuses a node, the error names the layer that uses the node, although nothing
+    // has run.
     CellGraph graph = graph_with();
     Backward backward;
     uint64_t made_on = 0;
     backward.walk.foreign = [&](const torch::autograd::Node& node) {
       EXPECT_EQ(&node, outside.grad_fn().get());
-      EXPECT_EQ(backward.walk.layer(), 0) << "for a message";
+      EXPECT_EQ(backward.walk.layer(), 0)
+          << "while the node is refused, layer() must be known for the message";
       made_on = backward.walk.thread();
       throw std::runtime_error("refused");
     };
     EXPECT_THROW(backward(graph, {torch::ones({2})}), std::runtime_error);
     EXPECT_EQ(made_on, outside.grad_fn()->thread_id());
-    EXPECT_EQ(backward.layer, 0) << "which uses it";
+    EXPECT_EQ(backward.layer, 0) << "layer 0 uses the foreign node";
   }
 }
 
-// If a node is refused, nothing has run yet.
+// The walk refuses a leaf or a node before anything has run. The error names the layer that uses
+// the leaf or node.
 TEST(CellGraph, BlamesTheLayerThatLeadsToWhatIsRefused) {
   const at::Tensor x = torch::randn({2});
   const at::Tensor outside = leaf({2}).sin();
@@ -407,7 +411,7 @@ struct CellWithLoss {
     if (!cut) graph.append_loss(std::move(loss));
   }
 
-  // Runs it as a stage does.
+  // Runs the backward of the loss and of the layers as a stage does.
   at::Tensor run() {
     std::vector<at::Tensor> gradients = {torch::full({}, 0.5)};
     if (cut) {
@@ -497,7 +501,7 @@ struct DrawsTwice : torch::autograd::Function<DrawsTwice> {
   }
 };
 
-// Input gradient and output of a cell whose layers draw.
+// Returns the input's gradient and the output of a cell whose layers draw random numbers.
 std::pair<at::Tensor, at::Tensor> draw(const LayerFn& layer,
                                        const std::vector<BackwardPart>& parts) {
   InterceptionScope mode;

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int64_t kSamples = 256;
 
-// This is much more than another order of sums changes. It is small enough to notice other values.
+// A tolerance is much more than another order of summation changes, and small enough to notice
+// other values.
 constexpr double kTolerance = 1e-4;
 constexpr double kToleranceOfHalfs = 1e-2;
 
@@ -41,7 +42,7 @@ Grid grid_of(const at::Tensor& tensor) {
   }
   c10::SmallVector<int64_t, 6> lengths;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
-    // An expanded dimension repeats each value, so one of them is enough.
+    // An expanded dimension repeats each value, so one repetition is enough.
     lengths.push_back(tensor.stride(d) == 0 ? 1 : tensor.size(d));
   }
   c10::SmallVector<int64_t, 6> steps(lengths.size(), 1);
@@ -197,7 +198,7 @@ Fingerprint Fingerprint::of(const at::Tensor& tensor) {
   with_type(tensor.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const T* const data = tensor.const_data_ptr<T>();
-    if (data == nullptr) return;  // LibTorch's tensors of zeros without memory
+    if (data == nullptr) return;  // LibTorch has tensors of zeros without memory
     Sums sums;
     for_each_place(grid, [&](int64_t place) { add(sums, data[place], signs); });
     result.sum_ = sums.sum;

@@ -57,7 +57,7 @@ TEST(FingerprintTest, SeesAnyLayoutThatIsDense) {
   const at::Tensor x = at::randn({4, 5, 6}).transpose(0, 2);
   EXPECT_TRUE(same(x, x));
   EXPECT_FALSE(same(x, x * 2));
-  // The same values at another place in the same memory.
+  // Two rows of the same memory have different values, so their fingerprints differ.
   const at::Tensor all = at::randn({2, 20}).to(testing::device());
   const Fingerprint first = Fingerprint::of(all[0]);
   const Fingerprint second = Fingerprint::of(all[1]);
@@ -87,7 +87,8 @@ TEST(FingerprintTest, LooksAtEveryTypeThatCanRequireAGradient) {
   }
 }
 
-// 7 significant bits, or fewer: two sums that differ in their last bit may be neighbors.
+// These types have few significant bits. A sum in another order may be rounded to the neighboring
+// value, which the fingerprint must accept.
 TEST(FingerprintTest, ForgivesAValueThatWasRoundedOtherwise) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn}) {
     SCOPED_TRACE(c10::toString(type));
@@ -107,7 +108,7 @@ TEST(FingerprintTest, SeesAnyStrides) {
                         at::IntArrayRef sizes) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kComplexFloat}) {
       SCOPED_TRACE(what + " " + c10::toString(type));
-      // The view is made on the device: to() makes some strides dense.
+      // The view is made on the device, because to() makes some strides dense.
       const at::Tensor x = at::randn(sizes, at::kFloat).to(type).to(testing::device());
       const auto differ = [&](const at::Tensor& a, const at::Tensor& b) {
         const Fingerprint first = Fingerprint::of(view(a));
@@ -152,7 +153,8 @@ TEST(FingerprintTest, SeesNothingBesideTheTensor) {
   EXPECT_TRUE(differ(table, other));
 }
 
-// On the CPU values are read from memory; elsewhere LibTorch's operators read them.
+// On the CPU values are read from memory, where lazy negation and conjugation do not show.
+// Elsewhere LibTorch's operators read the values. The fingerprint must see the signs in both cases.
 TEST(FingerprintTest, SeesLazyNegationAndConjugation) {
   const at::Tensor z = at::complex(at::randn({5}), at::randn({5}));
   const auto match = [](const at::Tensor& a, const at::Tensor& b) {

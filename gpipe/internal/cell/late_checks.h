@@ -37,7 +37,8 @@ class LateChecks {
   std::list<Check> checks_;  // guarded by mutex_
 };
 
-// Throws c10::Error: a recompute gave other values. `when`: text to insert; may be empty.
+// Throws c10::Error that says that a recompute of the stage gave other values than its forward.
+// `when`: text to insert; may be empty.
 [[noreturn]] void refuse_recompute(int64_t stage, const char* when);
 
 }  // namespace gpipe::internal

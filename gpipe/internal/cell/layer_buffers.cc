@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/set_version.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -27,7 +28,8 @@ constexpr char kHint[] =
 
 constexpr char kTorn[] =
     " was changed by a forward, and a layer of another stage has the same buffer, or one in the "
-    "same memory, so that its value would depend on timing. Give each stage a buffer of its own, "
+    "same memory, so that its value would depend on which stage runs first. Give each stage a "
+    "buffer of its own, "
     "or keep these layers in one partition";
 
 bool is_plain_on_cpu(const at::Tensor& tensor) {
@@ -61,7 +63,8 @@ bool has_few_bytes(const at::Tensor& tensor) {
          tensor.numel() * static_cast<int64_t>(tensor.element_size()) <= LayerBuffers::kSmallBytes;
 }
 
-// The number of owners of the tensor and its memory; graphs that have saved it or a view are some.
+// The number of owners of the tensor and of its memory. Graphs that have saved the tensor or a view
+// of it are among them.
 size_t owners_of(const at::Tensor& tensor) {
   return tensor.use_count() + (tensor.has_storage() ? tensor.storage().use_count() : 0);
 }
@@ -82,12 +85,13 @@ bool fits(const at::Tensor& buffer, const at::Tensor& value) {
   return at::equal(without_repeats(value, buffer).expand_as(value), value);
 }
 
-// Sets the buffer to the value. The memory stays the same where others may have it, too. Throws
-// c10::Error where that cannot be; `name` is called then, and only then.
+// Sets the buffer to the value. If other tensors have the buffer's memory, too, the memory stays
+// the same; if the value does not fit into it, this throws c10::Error. `name` is called only for
+// the error's text.
 template <typename Name>
 void put(const at::Tensor& buffer, const at::Tensor& value, const Name& name) {
   const c10::NoGradGuard no_grad;
-  // A tensor that was made in inference mode may be written to only there.
+  // A tensor that was made in inference mode may be written to only in inference mode.
   std::optional<c10::InferenceMode> inference;
   if (buffer.is_inference() && !c10::InferenceMode::is_enabled()) inference.emplace();
   if (have_same_form(buffer, value) && is_plain_on_cpu(buffer) && have_same_bits(buffer, value)) {
@@ -110,8 +114,8 @@ void put(const at::Tensor& buffer, const at::Tensor& value, const Name& name) {
 std::vector<at::Tensor> LayerBuffers::registered(const std::vector<Layer>& layers) {
   std::vector<at::Tensor> all;
   for (const Layer& layer : layers) {
-    // Without the list that modules() makes, which is three quarters of the time. This runs around
-    // each forward and recompute.
+    // apply() is used instead of modules(), because making a list takes three quarters of the time,
+    // and this runs around each forward and recompute.
     static_cast<const torch::nn::Module&>(*layer.module.ptr())
         .apply([&](const torch::nn::Module& module) {
           for (at::Tensor& buffer : module.buffers(/*recurse=*/false)) {
@@ -126,7 +130,7 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   if (known_) return;
   known_ = true;
   questions_.resize(layers.size());
-  const std::vector<Entry> former = std::exchange(entries_, {});  // alive, so no address recurs
+  const std::vector<Entry> former = std::exchange(entries_, {});  // kept, so that no address recurs
   absl::flat_hash_map<const c10::TensorImpl*, const Entry*> former_of;
   for (const Entry& entry : former) former_of.emplace(entry.buffer.unsafeGetTensorImpl(), &entry);
   registered_ = registered(layers);
@@ -138,11 +142,13 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
         const auto found = former_of.find(buffer.unsafeGetTensorImpl());
         Entry entry = found == former_of.end() ? Entry() : *found->second;
         entry.buffer = buffer;
+        if (entry.handle == nullptr) entry.handle = std::make_shared<const at::Tensor>(buffer);
         if (begins_ && found != former_of.end() && !(mark_of(buffer) == entry.left)) {
           ++entry.changes;
         }
         entry.layer = k;
         entry.is_shared = others.is_shared(buffer);
+        entry.is_fixed = entry.is_shared && !others.on_one_thread;
         entries_.push_back(std::move(entry));
       }
     }
@@ -160,7 +166,7 @@ void LayerBuffers::know_again(const std::vector<Layer>& layers) {
 
 void LayerBuffers::check_registered(const std::vector<Layer>& layers) const {
   const std::vector<at::Tensor> now = registered(layers);
-  if (now.size() != registered_.size()) return;  // a new one was registered
+  if (now.size() != registered_.size()) return;  // a new buffer was registered
   for (size_t k = 0; k < now.size(); ++k) {
     const at::Tensor& former = registered_[k];
     const bool same = now[k].is_same(former) ||
@@ -173,8 +179,10 @@ void LayerBuffers::check_registered(const std::vector<Layer>& layers) const {
 BufferMark LayerBuffers::mark_of(const at::Tensor& buffer) {
   BufferMark mark;
   mark.version = version_of(buffer);
-  mark.memory = storage_of(buffer);
-  if (mark.memory != nullptr) mark.offset = buffer.storage_offset();
+  if (buffer.has_storage()) {
+    mark.memory = buffer.storage().getWeakStorageImpl();
+    mark.offset = buffer.storage_offset();
+  }
   mark.elements = buffer.layout() == c10::kStrided ? buffer.numel() : 0;
   return mark;
 }
@@ -194,8 +202,8 @@ bool LayerBuffers::is_small(const at::Tensor& buffer) {
 }
 
 bool LayerBuffers::is_as_left(const BufferValue& value) {
-  return mark_of(value.buffer) == value.after &&
-         (!value.value_after.defined() || have_same_bits(value.buffer, value.value_after));
+  return mark_of(*value.buffer) == value.after &&
+         (!value.value_after.defined() || have_same_bits(*value.buffer, value.value_after));
 }
 
 bool LayerBuffers::may_need_graph(const std::vector<BufferValue>& kept) {
@@ -203,14 +211,17 @@ bool LayerBuffers::may_need_graph(const std::vector<BufferValue>& kept) {
                      [](const BufferValue& each) { return each.is_first; });
 }
 
-bool LayerBuffers::may_use_graph(const std::vector<BufferValue>& kept) {
-  return std::all_of(kept.begin(), kept.end(),
-                     [](const BufferValue& each) { return !each.is_held || is_as_left(each); });
+bool LayerBuffers::may_use_graph(const std::vector<BufferValue>& kept,
+                                 const std::vector<SavedBuffer>& saved) {
+  return std::all_of(kept.begin(), kept.end(), [&](const BufferValue& each) {
+    const auto is_same = [&](const SavedBuffer& other) { return other.buffer == each.buffer; };
+    return !each.is_held || is_as_left(each) || std::any_of(saved.begin(), saved.end(), is_same);
+  });
 }
 
 bool LayerBuffers::is_compared(const Entry& entry) {
   if (entry.habit == Habit::kByOperators || entry.buffer.is_meta()) return false;
-  return has_few_bytes(entry.buffer) || entry.unchanged < kForgottenAfter;
+  return entry.is_shared || has_few_bytes(entry.buffer) || entry.unchanged < kForgottenAfter;
 }
 
 at::Tensor LayerBuffers::copy_now(Entry& entry) {
@@ -244,14 +255,16 @@ bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
   return false;
 }
 
-void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others& others) {
+void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others& others,
+                                 bool compares) {
   know(layers, others);
   for (Entry& entry : entries_) {
     entry.mark = mark_of(entry.buffer);
-    entry.owners = owners_of(entry.buffer);
+    entry.fewest_owners = std::min(entry.fewest_owners, owners_of(entry.buffer));
     const PhaseQuestions& asked = questions_of(entry);
     const bool is_left_alone = asked.checkpointing || asked.recomputing;
-    entry.start = !is_left_alone && is_compared(entry) ? copy_now(entry) : at::Tensor();
+    const bool has_start = (compares || entry.is_shared) && !is_left_alone && is_compared(entry);
+    entry.start = has_start ? copy_now(entry) : at::Tensor();
     entry.is_open = true;
   }
 }
@@ -286,7 +299,7 @@ void LayerBuffers::fail_forward(const Others& others) noexcept {
       // The run has failed, so this may wait for the device.
       const Later now = [&](const at::Tensor& differs) { changed = differs.item<bool>(); };
       if (!is_left_alone(entry, others) && is_changed(entry, now)) changed = true;
-    } catch (...) {  // not known; the forward's error tells more
+    } catch (...) {  // counts as a change; the forward's own error tells more
       changed = true;
     }
     const at::Tensor start = std::exchange(entry.start, at::Tensor());
@@ -304,6 +317,9 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
     entry.left = mark_of(entry.buffer);
+    const size_t owners = owners_of(entry.buffer);
+    entry.fewest_owners = std::min(entry.fewest_owners, owners);
+    entry.is_held = owners > entry.fewest_owners;
     const at::Tensor start = entry.start;
     if (is_left_alone(entry, others)) {
       entry.start = entry.copy = at::Tensor();
@@ -323,17 +339,17 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     const int64_t changes = entry.changes;
     if (changed) {
       note_change(entry, start);
-      is_known = is_known && start.defined();  // the next forward has a copy
+      is_known = is_known && start.defined();  // if not, only the next forward has a copy
     } else if (trains) {
       entry.was_changed = false;
       ++entry.unchanged;
       if (is_marked && entry.habit == Habit::kUnknown) entry.habit = Habit::kRewritten;
       if (!is_compared(entry)) entry.copy = at::Tensor();
     }
-    if (entry.is_shared || !trains) continue;
+    if (entry.is_fixed || !trains) continue;
     BufferValue value;
-    value.is_held = owners_of(entry.buffer) > entry.owners;
-    value.buffer = entry.buffer;
+    value.is_held = entry.is_held;
+    value.buffer = entry.handle;
     value.value = start;
     value.changes = changes;
     value.is_first = changed && !was_changed;
@@ -347,11 +363,96 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
   return kept;
 }
 
+std::vector<BufferHandle> LayerBuffers::held() const {
+  std::vector<BufferHandle> held;
+  for (const Entry& entry : entries_) {
+    if (entry.is_held && !entry.is_fixed) held.push_back(entry.handle);
+  }
+  return held;
+}
+
+std::vector<SavedBuffer> LayerBuffers::saved(const std::vector<BufferHandle>& held) {
+  std::vector<SavedBuffer> saved;
+  if (held.empty()) return saved;
+  for (Entry& entry : entries_) {
+    const PhaseQuestions& asked = questions_of(entry);
+    const bool is_left_alone = asked.checkpointing || asked.recomputing;
+    if (is_left_alone || !is_compared(entry) || (entry.changes == 0 && !entry.copy.defined()) ||
+        std::none_of(held.begin(), held.end(),
+                     [&](const BufferHandle& each) { return each->is_same(entry.buffer); })) {
+      continue;
+    }
+    saved.push_back({entry.handle, copy_now(entry), mark_of(entry.buffer), entry.changes,
+                     entry.found.defined()});
+  }
+  return saved;
+}
+
+void LayerBuffers::begin_saved(const std::vector<Layer>& layers,
+                               const std::vector<SavedBuffer>& saved, const Others& others) {
+  know_again(layers);
+  know(layers, others);
+  std::vector<const SavedBuffer*> sets;
+  // All buffers are copied before the first one is set, because they may have memory in common.
+  for (const SavedBuffer& each : saved) {
+    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.buffer.is_same(*each.buffer);
+    });
+    const bool is_marked = !(mark_of(*each.buffer) == each.mark);
+    if (entry == entries_.end() || (!is_marked && !is_small(*each.buffer))) continue;
+    const bool has_its_value = is_plain_on_cpu(*each.buffer)
+                                   ? have_same_bits(*each.buffer, each.value)
+                                   : entry->habit == Habit::kRewritten;
+    if (!is_marked && has_its_value) continue;
+    // A buffer that only a hook or the caller has changed is left as it is, as in a recompute. A
+    // buffer that forwards rewrite with the same value is set, because the graph expects its former
+    // version counter.
+    if (!each.is_put_back && entry->changes == each.changes && !has_its_value) continue;
+    sets.push_back(&each);
+    replaced_.push_back({&*entry, copy_now(*entry), version_of(*each.buffer), 0});
+  }
+  try {
+    for (size_t k = 0; k < sets.size(); ++k) {
+      put(*sets[k]->buffer, sets[k]->value, [&] { return name_of(*replaced_[k].entry, layers); });
+    }
+  } catch (...) {
+    end_saved(layers, /*failed=*/true);
+    throw;
+  }
+  for (size_t k = 0; k < sets.size(); ++k) {
+    set_version(*sets[k]->buffer, sets[k]->mark.version);
+    replaced_[k].version_of_set = version_of(*sets[k]->buffer);
+  }
+}
+
+void LayerBuffers::end_saved(const std::vector<Layer>& layers, bool failed) {
+  const std::vector<Replaced> replaced = std::exchange(replaced_, {});
+  const Entry* twice = nullptr;
+  for (const Replaced& each : replaced) {
+    if (version_of(each.entry->buffer) != each.version_of_set) twice = each.entry;
+  }
+  for (const Replaced& each : replaced) {
+    try {
+      put(each.entry->buffer, each.value, [&] { return name_of(*each.entry, layers); });
+    } catch (...) {  // after a failure, the earlier error tells more
+      if (!failed) throw;
+    }
+  }
+  for (const Replaced& each : replaced) {
+    set_version(each.entry->buffer, each.version);
+    each.entry->left = mark_of(each.entry->buffer);
+  }
+  TORCH_CHECK(failed || twice == nullptr, "a backward has changed ", name_of(*twice, layers),
+              ", which was set to what the micro-batch's graph has saved, so that the change would "
+              "be lost. Let the layer compute with a clone() of it, or do not change it in a "
+              "backward");
+}
+
 void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
                                    const std::vector<BufferValue>& kept, const Others& others) {
   know_again(layers);
   know(layers, others);
-  // All are copied before the first is set: they may have memory in common.
+  // All buffers are copied before the first one is set, because they may have memory in common.
   for (Entry& entry : entries_) {
     TORCH_CHECK(!entry.is_torn || !entry.is_shared, name_of(entry, layers), kTorn);
     entry.found = at::Tensor();
@@ -359,16 +460,17 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
     entry.start = is_left_alone ? at::Tensor() : copy_now(entry);
   }
   std::vector<std::pair<Entry*, at::Tensor>> puts;
-  size_t next = 0;  // they are in the order of the entries
+  size_t next = 0;  // `kept` is in the order of the entries
   for (Entry& entry : entries_) {
     const BufferValue* value = nullptr;
     for (size_t k = 0; k < kept.size() && value == nullptr; ++k) {
       const size_t place = (next + k) % kept.size();
-      if (!kept[place].buffer.is_same(entry.buffer)) continue;
+      if (!kept[place].buffer->is_same(entry.buffer)) continue;
       value = &kept[place];
       next = place + 1;
     }
-    // A buffer that no forward has changed is left: a hook or the caller may have changed it.
+    // A buffer that no forward has changed is left as it is, because a hook or the caller may have
+    // changed it.
     const PhaseQuestions& asked = questions_of(entry);
     if (value == nullptr || value->changes == entry.changes || asked.checkpointing ||
         asked.recomputing || entry.habit == Habit::kByOperators) {
@@ -406,9 +508,10 @@ void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later
     const PhaseQuestions& asked = questions_of(entry);
     if (asked.checkpointing || !is_changed(entry, later)) continue;
     const bool has_start = entry.start.defined();
-    if (!has_start) entry.unchanged = 0;  // the next forward has a copy
+    if (!has_start) entry.unchanged = 0;  // so that the next forward makes a copy
     entry.is_open = has_start;
-    if (!has_start && entry.is_shared) continue;  // by the other stage; the next forward compares
+    // The other stage may have changed a shared buffer; the next forward compares its value.
+    if (!has_start && entry.is_fixed) continue;
     TORCH_CHECK(has_start && !asked.recomputing && !entry.is_shared, "a recompute has changed ",
                 name_of(entry, layers), " once more", kHint);
     if (!entry.found.defined()) entry.found = entry.start;
@@ -422,18 +525,19 @@ void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later
 
 void LayerBuffers::fail_recompute(Entry& entry, const std::vector<Layer>& layers) {
   const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
-  if (entry.found.defined() || entry.is_shared || questions_of(entry).checkpointing) return;
+  if (entry.found.defined() || entry.is_fixed || questions_of(entry).checkpointing) return;
   if (entry.start.defined()) {
     if (is_marked || is_small(entry.buffer)) entry.found = entry.start;
   } else if (is_marked) {
-    entry.unchanged = 0;  // the next forward has a copy
+    entry.unchanged = 0;  // so that the next forward makes a copy
     lost_ = name_of(entry, layers);
   }
 }
 
 void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) {
   lost_.clear();
-  // No recompute has begun in this run. What was left is what know() has yet to compare with.
+  // If know() has not been called since this run began, no recompute has begun in it. Entry::left
+  // stays, because know() has yet to compare with it.
   if (begins_) return;
   const Entry* twice = nullptr;
   for (Entry& entry : entries_) {
@@ -446,7 +550,7 @@ void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) 
     const at::Tensor found = std::exchange(entry.found, at::Tensor());
     try {
       put(entry.buffer, found, [&] { return name_of(entry, layers); });
-    } catch (...) {  // an earlier error tells more
+    } catch (...) {  // after a failure, the earlier error tells more
       if (!failed) throw;
     }
   }

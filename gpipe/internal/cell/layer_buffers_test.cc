@@ -100,11 +100,112 @@ std::string error_of(const std::function<void()>& call) {
   }
 }
 
+TEST(LayerBuffersTest, AGraphThatWaitsFindsWhatItHasSaved) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    at::Tensor graph;  // owns the buffer, like a node that has saved it
+    (void)stage.forward([&](at::Tensor& buffer) { count(graph = buffer); });
+    const int64_t version = stage.version();
+    const std::vector<SavedBuffer> saved = stage.buffers.saved(stage.buffers.held());
+    ASSERT_EQ(saved.size(), 1);
+    {
+      SavedBuffersScope scope(stage.buffers, stage.layers, saved, stage.others);
+      EXPECT_EQ(stage.version(), version);
+      scope.finish();
+    }
+    (void)stage.forward(count);
+    (void)stage.forward(count);
+    for (const bool fails : {false, true}) {
+      {
+        SavedBuffersScope scope(stage.buffers, stage.layers, saved, stage.others);
+        EXPECT_EQ(stage.value(), 1);
+        EXPECT_EQ(stage.version(), version);
+        if (!fails) scope.finish();
+      }
+      EXPECT_EQ(stage.value(), 3);
+      EXPECT_EQ(stage.version(), version + 2);
+    }
+    SavedBuffersScope scope(stage.buffers, stage.layers, saved, stage.others);
+    stage.holder->buffer.add_(10);
+    EXPECT_THAT(error_of([&] { scope.finish(); }),
+                AllOf(HasSubstr("a backward has changed the buffer"), HasSubstr("clone()")));
+    EXPECT_EQ(stage.value(), 3);
+  }
+}
+
+TEST(LayerBuffersTest, AGraphThatWaitsFindsTheVersionOfABufferThatForwardsRewrite) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  at::Tensor graph;
+  const auto rewrite = [](at::Tensor& buffer) { buffer.zero_(); };
+  (void)stage.forward([&](at::Tensor& buffer) { rewrite(graph = buffer); });
+  const int64_t version = stage.version();
+  const std::vector<SavedBuffer> saved = stage.buffers.saved(stage.buffers.held());
+  (void)stage.forward(rewrite);
+  SavedBuffersScope scope(stage.buffers, stage.layers, saved, stage.others);
+  EXPECT_EQ(stage.version(), version);
+  scope.finish();
+  EXPECT_EQ(stage.version(), version + 1);
+}
+
+// As a layer does that keeps its last output until it has made the next one.
+TEST(LayerBuffersTest, AGraphThatTakesThePlaceOfAFormerOneHoldsWhatItHasSaved) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  at::Tensor graph;
+  (void)stage.forward(count);
+  EXPECT_TRUE(stage.buffers.held().empty());
+  std::vector<Stage::Kept> cells;
+  for (int k = 0; k < 2; ++k) {
+    cells.push_back(stage.forward([&](at::Tensor& buffer) {
+      graph = at::Tensor();
+      count(graph = buffer);
+    }));
+    EXPECT_EQ(stage.buffers.held().size(), 1) << k;
+  }
+  graph = at::Tensor();
+  // The cells that wait have the buffer, too, but no graph of theirs has it.
+  cells.push_back(stage.forward(count));
+  EXPECT_TRUE(stage.buffers.held().empty());
+}
+
+// The address of the memory that the first set_data() has freed may come back, and neither counts.
+TEST(LayerBuffersTest, ABufferInNewMemoryThatHasTheAddressOfTheFormerOneIsChanged) {
+  Stage stage(kLarge);
+  stage.buffers.begin_run();
+  const auto replace = [](at::Tensor& buffer) {
+    for (int k = 0; k < 8; ++k) buffer.set_data(buffer + 1);
+  };
+  (void)stage.forward(replace);
+  const Stage::Kept kept = stage.forward(replace);
+  (void)stage.forward(replace);
+  double seen = 0;
+  stage.recompute(kept, [&](at::Tensor&) { seen = stage.value(); });
+  EXPECT_EQ(seen, 8);
+  EXPECT_EQ(stage.value(), 24);
+}
+
+// As a hook that counts in a buffer which forwards leave alone.
+TEST(LayerBuffersTest, WhatNoForwardHasChangedStaysAsItIsForAGraphThatWaits) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  at::Tensor graph;
+  (void)stage.forward(count);
+  (void)stage.forward([&](at::Tensor& buffer) { graph = buffer; });
+  const std::vector<SavedBuffer> saved = stage.buffers.saved(stage.buffers.held());
+  stage.holder->buffer.add_(1);
+  SavedBuffersScope scope(stage.buffers, stage.layers, saved, stage.others);
+  stage.holder->buffer.add_(1);
+  scope.finish();
+  EXPECT_EQ(stage.value(), 3);
+}
+
 TEST(LayerBuffersTest, ARecomputeBeginsWithWhatItsForwardSawAndIsPutBack) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
     stage.buffers.begin_run();
-    (void)stage.forward(count);  // from now on it is known to change
+    (void)stage.forward(count);  // from now on the buffer is known to change
     const Stage::Kept second = stage.forward(count);
     const Stage::Kept third = stage.forward(count);
     ASSERT_TRUE(second && third) << elements;
@@ -135,7 +236,8 @@ TEST(LayerBuffersTest, AFailedRecomputeIsPutBackToo) {
   EXPECT_EQ(stage.value(), 2);
 }
 
-// The recompute begins with the value that is there, so nothing is put before it.
+// The buffer still has the forward's value, so it is not set before the recompute. What the failed
+// recompute has changed is put back all the same.
 TEST(LayerBuffersTest, WhatAFailedRecomputeHasChangedForTheFirstTimeIsPutBackToo) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -173,7 +275,8 @@ TEST(LayerBuffersTest, WhatAFailedRecomputeHasChangedAndCannotPutBackIsNamed) {
   EXPECT_EQ(stage.buffers.lost(), "");
 }
 
-// A later layer may throw after one that has changed its buffer.
+// A layer may change its buffer before a later layer throws. This change counts, so the recompute
+// of an earlier forward begins with the former value.
 TEST(LayerBuffersTest, WhatAFailedForwardHasChangedIsPutBackToo) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -219,14 +322,15 @@ TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRec
   for (int64_t k = 0; k < LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
   EXPECT_FALSE(stage.forward(count));
   EXPECT_TRUE(stage.forward(count));
-  EXPECT_EQ(error_of([&] { stage.recompute(kept, read); }), "");  // the buffer has its value
+  EXPECT_EQ(error_of([&] { stage.recompute(kept, read); }), "");  // `kept` has the buffer's value
   for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
   EXPECT_FALSE(stage.forward(count));
   EXPECT_THAT(error_of([&] { stage.recompute(kept, read); }),
               HasSubstr("was changed by the forward of a later micro-batch"));
 }
 
-// The layer may remember in a member that the cache is filled.
+// A layer may remember in a member that its cache is filled. So the cache is not emptied for a
+// recompute; the backward uses the graph of the forward that has filled the cache.
 TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
   Stage stage(kSmall);
   at::Tensor saved;
@@ -235,16 +339,16 @@ TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
   const Stage::Kept kept = stage.forward(fill);
   ASSERT_TRUE(kept);
   EXPECT_TRUE(LayerBuffers::may_need_graph(*kept));
-  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept, {}));
   const Stage::Kept later = stage.forward([&](at::Tensor& buffer) {
     count(buffer);
     saved = buffer.view(-1);  // as a graph would
   });
   EXPECT_FALSE(LayerBuffers::may_need_graph(*later));
-  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));   // the graph has not saved the buffer
-  EXPECT_TRUE(LayerBuffers::may_use_graph(*later));  // nobody has written since
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept, {}));   // the graph has not saved the buffer
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*later, {}));  // nobody has written since
   (void)stage.forward(count);
-  EXPECT_FALSE(LayerBuffers::may_use_graph(*later));
+  EXPECT_FALSE(LayerBuffers::may_use_graph(*later, {}));
 }
 
 TEST(LayerBuffersTest, WhatIsFilledWhileAnotherOneChangesIsNotGuessed) {
@@ -259,7 +363,7 @@ TEST(LayerBuffersTest, WhatIsFilledWhileAnotherOneChangesIsNotGuessed) {
     saved = buffer.view(-1);
   });
   (void)stage.forward(count);
-  ASSERT_FALSE(LayerBuffers::may_use_graph(*kept));
+  ASSERT_FALSE(LayerBuffers::may_use_graph(*kept, {}));
   EXPECT_THAT(error_of([&] { stage.recompute(kept, count); }),
               HasSubstr("the buffer '0.cache' (layer 0) was filled by this micro-batch's forward"));
 }
@@ -273,7 +377,7 @@ TEST(LayerBuffersTest, ABufferThatAForwardRegistersKeepsTheGraph) {
   EXPECT_TRUE(stage.forward(count));
 }
 
-// Another pipeline may have run the layers.
+// The buffer changes between two runs as if another pipeline had run the layers.
 TEST(LayerBuffersTest, WhatChangesBetweenRunsIsPutBackAroundARecompute) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -292,7 +396,8 @@ TEST(LayerBuffersTest, WhatChangesBetweenRunsIsPutBackAroundARecompute) {
   }
 }
 
-// The backward of a micro-batch that has its graph may come first. It recomputes nothing.
+// The first backward of a run may belong to a micro-batch that still has its graph, so it
+// recomputes nothing. A later recompute must notice the change between the runs all the same.
 TEST(LayerBuffersTest, ABackwardWithoutARecomputeHidesNoChangeBetweenRuns) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -309,7 +414,8 @@ TEST(LayerBuffersTest, ABackwardWithoutARecomputeHidesNoChangeBetweenRuns) {
   }
 }
 
-// The layer writes to the buffer through another tensor.
+// The layer writes to the buffer through `base`, which has the same memory. The buffer keeps this
+// memory when it is set for a recompute and put back.
 TEST(LayerBuffersTest, AnExpandedBufferKeepsTheMemoryThatItHasInCommon) {
   Stage stage(kSmall);
   const at::Tensor base = at::zeros({1}).to(testing::device());
@@ -364,7 +470,8 @@ TEST(LayerBuffersTest, AnExpandedBufferIsPutBack) {
   EXPECT_EQ(stage.value(), 3);
 }
 
-// Within a run, a hook or the caller may have changed it.
+// No forward has changed the buffer, but a hook or the caller may have changed it within the run.
+// So its value stays.
 TEST(LayerBuffersTest, WhatNoForwardHasChangedIsLeft) {
   Stage stage(kSmall);
   stage.buffers.begin_run();
@@ -397,7 +504,8 @@ TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
   EXPECT_TRUE(stage.forward(count)->front().value.defined());
 }
 
-// A layer may change a buffer in training only.
+// A layer may change a buffer in training only. Evaluations, however many, must not make the buffer
+// count as unchanged.
 TEST(LayerBuffersTest, WhatAnEvaluationLeavesAloneStillChangesInTraining) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -434,7 +542,7 @@ TEST(LayerBuffersTest, ARecomputeDoesNotWriteWhatIsThere) {
     (void)stage.forward(count);
     const Stage::Kept kept = stage.forward(read);
     const int64_t version = stage.version();
-    for (int k = 0; k < 2; ++k) stage.recompute(kept, read);  // as with retain_graph
+    for (int k = 0; k < 2; ++k) stage.recompute(kept, read);  // twice, as with retain_graph
     EXPECT_EQ(stage.version(), version) << elements;
   }
 }
@@ -446,7 +554,8 @@ TEST(LayerBuffersTest, WhatTwoStagesHaveMustNotChange) {
               HasSubstr("the buffer '0.buffer' (layer 0) was changed by a forward"));
 }
 
-// Forwards before the change cannot be recomputed any more, whatever ended the one that changed it.
+// After a forward has changed a buffer of two stages, earlier forwards cannot be recomputed any
+// more, whether a layer or the check has ended the forward.
 TEST(LayerBuffersTest, WhatTwoStagesHaveAndAForwardHasChangedCannotBePutBack) {
   for (const bool layer_throws : {false, true}) {
     Stage stage(kSmall, /*is_shared=*/true);
@@ -463,8 +572,9 @@ TEST(LayerBuffersTest, WhatTwoStagesHaveAndAForwardHasChangedCannotBePutBack) {
   }
 }
 
-// On an accelerator the thread waits for the first write; later ones are reported when the device
-// gets there.
+// A forward may write to a buffer of two stages if the value stays the same. On an accelerator the
+// thread waits for the comparison after the first write only; the results of later comparisons are
+// read when the device has them.
 TEST(LayerBuffersTest, WhatTwoStagesHaveMayBeFilledWithWhatItHas) {
   Stage stage(kSmall, /*is_shared=*/true);
   stage.buffers.begin_run();

@@ -37,8 +37,8 @@ struct CellPlan {
   bool record = true;        // gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
   bool defer_batch_norm = false;
-  ModelState model;           // at forward
-  CallerState forward_state;  // at forward, for recomputes
+  ModelState model;           // the model's state at the forward
+  CallerState forward_state;  // the caller's state at the forward, for recomputes
   // The calling thread, and its next sequence number when the call began: graph nodes made there
   // since then are the pipeline's.
   uint64_t thread = 0;
@@ -54,7 +54,7 @@ struct CellPlan {
 // that owns the leaf.
 struct RequestedGradients {
   std::vector<const torch::autograd::Node*> leaves;       // accumulators
-  std::vector<at::Tensor> sums;                           // [leaf]; undefined: none arrived
+  std::vector<at::Tensor> sums;                           // [leaf]; undefined: nothing has arrived
   absl::flat_hash_set<const torch::autograd::Node*> all;  // asked-for nodes, inputs included
 };
 
@@ -73,10 +73,10 @@ struct RunContext {
   const std::vector<std::vector<bool>>& follows_at_once;
   const std::vector<bool>& forwards_ascend;     // [stage] as in ProgramCache::Compiled
   const std::vector<int64_t>& first_on_device;  // [stage] the first stage on the same device
-  const TrackedStatistics& tracked;             // as of the start of the run
+  const TrackedStatistics& tracked;             // the statistics as of the start of the run
   ForeignNodes& foreign;
-  // For recomputes whose values are not known at once, and the transfers that bring the answers to
-  // the host.
+  // `late_checks` is for recomputes whose values are not known at once. `transfers` bring the
+  // answers to the host.
   LateChecks& late_checks;
   Transfers& transfers;
   const std::vector<uint64_t>& worker_threads;       // thread numbers, as graph nodes have them

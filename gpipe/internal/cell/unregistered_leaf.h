@@ -1,5 +1,5 @@
 // UnregisteredLeaf: the first tensor that got a gradient from a layer, but that no layer has
-// registered, such as the weight of a module that a function captured. For a warning.
+// registered, such as the weight of a module that a function captured. A warning names it.
 #ifndef GPIPE_INTERNAL_CELL_UNREGISTERED_LEAF_H_
 #define GPIPE_INTERNAL_CELL_UNREGISTERED_LEAF_H_
 
@@ -15,7 +15,7 @@
 namespace gpipe::internal {
 
 // Thread-safety: take() and begin_run() are called by one thread at a time, and outside runs; the
-// others at any time.
+// other functions at any time.
 class UnregisteredLeaf {
  public:
   void begin_run();

@@ -1,5 +1,5 @@
-// LibTorch is built with NDEBUG. Without it, RecordFunction looks for a member that LibTorch's does
-// not have, and finds its inputs invalid.
+// LibTorch is built with NDEBUG. Without NDEBUG here, this unit's RecordFunction would look for a
+// member that LibTorch's does not have, and would find its inputs invalid.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
@@ -50,7 +50,7 @@ void intercept() {
 
 }  // namespace
 
-// LibTorch swallows exceptions of these callbacks, so they only note.
+// LibTorch swallows exceptions of these callbacks, so the callbacks only note what check() throws.
 struct CaptureWatch::Observer {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     CaptureWatch* const watch = current_watch;

@@ -15,8 +15,8 @@
 
 namespace gpipe::internal {
 
-// While it lives, this thread records. A replay repeats kernels with the addresses and the numbers
-// that they had then. So
+// While a CaptureWatch lives, its thread records a graph. A replay repeats kernels with the
+// addresses and the numbers that they had in the recording. So
 // - an operator for whose result the host would have to wait (item(), nonzero(), a copy to or from
 //   the host) throws c10::Error before anything was launched, because CUDA would give up the whole
 //   recording;
@@ -27,7 +27,7 @@ namespace gpipe::internal {
 // Requirements: it is used under an InterceptionScope.
 class CaptureWatch {
  public:
-  // Watches only for waits, the first of these. For a backward, whose graph holds no tensor from
+  // Watches only for operators that wait. This is for a backward, whose graph holds no tensor from
   // outside.
   CaptureWatch();
   CaptureWatch(c10::Device device, const std::vector<at::Tensor>& known);
@@ -35,10 +35,10 @@ class CaptureWatch {
   CaptureWatch(const CaptureWatch&) = delete;
   CaptureWatch& operator=(const CaptureWatch&) = delete;
 
-  // Throws c10::Error that names the first operator with such a tensor.
+  // Throws c10::Error that names the first operator that was noted.
   void check() const;
 
-  static bool is_recording();  // this thread
+  static bool is_recording();  // of this thread, at this moment
 
  private:
   struct Observer;

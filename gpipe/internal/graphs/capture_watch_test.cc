@@ -18,7 +18,7 @@ using testing::device;
 using ::testing::HasSubstr;
 
 struct Watch : testing::DeviceTest {
-  // The message of check() after `layer` has run on `x`; "" if there is none.
+  // Returns the message of check() after `layer` has run on `x`, or "" if check() does not throw.
   std::string said(const std::function<void(const at::Tensor& x)>& layer) const {
     const InterceptionScope interception;
     const CaptureWatch watch(device(), {x});
@@ -65,7 +65,7 @@ TEST_F(Watch, OperatorsThatWaitAreRefused) {
               HasSubstr("aten::_local_scalar_dense waits for the device"));
   EXPECT_THAT(said([](const at::Tensor& x) { x.nonzero(); }), HasSubstr("aten::nonzero waits"));
   EXPECT_THAT(said([](const at::Tensor& x) { x.index({x > 0}); }), HasSubstr("waits"));
-  EXPECT_EQ(x.sum().item<float>(), 3);  // waiting is refused only while it records
+  EXPECT_EQ(x.sum().item<float>(), 3);  // waiting is refused only while a watch lives
 }
 
 TEST_F(Watch, CopiesToTheHostAreRefused) {

@@ -38,10 +38,10 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// Other threads may allocate, and use events, while this one records.
+// While this thread records, other threads may allocate and use events.
 constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;
 
-// The allocator of pinned memory; each recording takes a pool of it, too.
+// The allocator of pinned memory; each recording takes a pool of pinned memory, too.
 at::HostAllocator& pinned() { return *at::getHostAllocator(at::kCUDA); }
 
 // Runs a repair of LibTorch's state. Returns whether that succeeded.
@@ -55,9 +55,9 @@ bool succeeds(const Function& function) noexcept {
   }
 }
 
-// While it lives, this thread's warnings of LibTorch go to the former handler, except that a graph
-// is empty. A stage may launch nothing (views, a cast to the type that a tensor already has), and
-// the advice to look for a wrong stream misleads.
+// While this handler lives, this thread's warnings of LibTorch go to the former handler, except the
+// warning that a graph is empty. A stage may launch nothing (views, a cast to the type that a
+// tensor already has), and the advice to look for a wrong stream misleads.
 class EmptyGraphsAreFine final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -71,17 +71,18 @@ class EmptyGraphsAreFine final : public c10::WarningHandler {
 };
 
 // A pool of LibTorch dies with the last graph that was recorded in it, and its name cannot be used
-// again: the next recording would fail in LibTorch. So this object counts as a user of the pool,
-// with both allocators.
+// again: the next recording would fail in LibTorch. So this object counts as a user of the pool
+// with both allocators, that of device memory and that of pinned memory.
 class CudaPool final : public GraphPool {
  public:
   explicit CudaPool(c10::Device device)
       : id(at::cuda::graph_pool_handle()),
         device_(device.index()),
-        // cudaMallocAsync's allocator does not count the users of its pools, and does not need to.
+        // The allocator of cudaMallocAsync does not count the users of its pools, and does not need
+        // to.
         counted_(succeeds([&] { allocator::createOrIncrefPool(device_, id); })),
-        // This is the only call that makes a pool of pinned memory. No memory is taken from it
-        // here.
+        // This is the only call that makes a pool of pinned memory. No memory is taken from the
+        // pool here.
         counted_pinned_(succeeds([&] {
           pinned().begin_allocate_to_pool(id, [](c10::Stream) { return false; });
           pinned().end_allocate_to_pool(id);
@@ -104,7 +105,7 @@ class CudaPool final : public GraphPool {
 // Destroying a graph may not be allowed while another one is recorded. So graphs that the recorded
 // code drops are kept until the recording is over. Guarded by default_generators_mutex().
 struct Recording {
-  bool underway = false;  // by the thread that holds the mutex
+  bool underway = false;  // whether the thread that holds the mutex records
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> gone;
 
   void over() {
@@ -113,14 +114,15 @@ struct Recording {
   }
 };
 Recording& recording() {
-  static auto* const instance = new Recording;  // threads may use it while the process ends
+  // The object is never destroyed, because threads may use it while the process ends.
+  static auto* const instance = new Recording;
   return *instance;
 }
 
-// LibTorch registers each graph with the default generator. Every replay writes that seed to the
-// device, into memory that is freed with the last graph, although another pipeline's replays may
-// still run on streams that are not ordered with it. So there is always one more graph, an empty
-// one.
+// LibTorch registers each graph with the default generator. Every replay writes that generator's
+// seed to the device, into memory that is freed with the last graph, although another pipeline's
+// replays may still run on streams that are not ordered with it. So one more graph, an empty one,
+// is never destroyed.
 void keep_default_seeds(c10::Device device) {
   static auto* const kept = new std::map<c10::DeviceIndex, std::unique_ptr<at::cuda::CUDAGraph>>;
   const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
@@ -141,7 +143,8 @@ class CudaGraph final : public DeviceGraph {
     for (const at::Generator& generator : generators) graph_->register_generator_state(generator);
   }
 
-  // The graph leaves the default generator's list, which a recording in another stage may read.
+  // The destroyed graph leaves the default generator's list of graphs, which a recording in another
+  // stage may read. So the mutex is held.
   ~CudaGraph() override {
     const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
     if (recording().underway) recording().gone.push_back(std::move(graph_));
@@ -150,8 +153,8 @@ class CudaGraph final : public DeviceGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // LibTorch makes tensors for the generators' states and fills them in later recordings, which it
-  // refuses if they were made in inference mode.
+  // LibTorch makes tensors for the generators' states, and fills them in later recordings. It
+  // refuses to fill them if they were made in inference mode, so that mode is off here.
   void begin() override {
     const c10::InferenceMode off(false);
     try {
@@ -194,8 +197,8 @@ class CudaGraph final : public DeviceGraph {
   // memory from the pool, by a filter that refers to this graph, and the default generator refuses
   // to be used outside a recording. (Read in LibTorch 2.11's source, which does not promise it.)
   void give_up() noexcept {
-    // Each allocator throws if it has left the pool, or has not entered it. Both are called, even
-    // if the other one threw.
+    // Each allocator throws if it has already left the pool, or has never entered it. The pinned
+    // allocator is called even if the first one has thrown.
     succeeds([&] {
       allocator::endAllocateToPool(device_.index(), id());
       allocator::releasePool(device_.index(), id());
@@ -204,8 +207,8 @@ class CudaGraph final : public DeviceGraph {
       pinned().end_allocate_to_pool(id());
       pinned().release_pool(id());
     });
-    // An empty recording makes the generator usable again. If it fails, the device is broken, and
-    // the next call will say so.
+    // An empty recording makes the generator usable again. If the recording fails, the device is
+    // broken, and the next call will say so.
     succeeds([] {
       const EmptyGraphsAreFine fine;
       const c10::InferenceMode off(false);
@@ -239,7 +242,7 @@ class CudaGraphs final : public GraphDevice {
 };
 
 [[maybe_unused]] const bool registered = [] {
-  register_graph_device(c10::kCUDA, new CudaGraphs);  // lives until the process ends
+  register_graph_device(c10::kCUDA, new CudaGraphs);  // the object lives until the process ends
   return true;
 }();
 

@@ -43,7 +43,8 @@ class DeviceGraph {
   // Throws c10::Error if something cannot be recorded; then the graph cannot be used.
   virtual void end() = 0;
   virtual void abort() noexcept = 0;
-  // Launches it on the current stream. Its random numbers come from its generators as they are now.
+  // Launches the graph on the current stream. Its random numbers come from its generators as they
+  // are now.
   virtual void replay() = 0;
 };
 
@@ -62,21 +63,21 @@ class GraphDevice {
   // Makes, on the current stream and outside of any pool, the objects that LibTorch makes once for
   // a stream and a thread.
   virtual void prepare_stream() {}
-  // Gives memory that is free, but kept for later, back to the devices. May wait for them.
+  // Gives memory that is free, but kept for later, back to the devices. May wait for the devices.
   virtual void release_cached_memory() {}
 };
 
-// For static initializers. `graphs` lives until the process ends.
+// Called by static initializers. `graphs` must live until the process ends.
 void register_graph_device(c10::DeviceType type, GraphDevice* graphs);
-// Null: devices of this type have no graphs.
+// Returns null if devices of this type have no graphs.
 GraphDevice* graph_device(c10::DeviceType type);
 
 // The reason why graph_device() is null for this device, as a part of a sentence.
 std::string why_no_graphs(c10::Device device);
 
-// Runs `body` with `side`, a stream of its own, current, and records what that launches. The former
-// current stream is ordered before and after it. Only one thread of a process records at a time.
-// Throws what `body` or the graph throws.
+// Runs `body` while `side`, a stream of its own, is the current stream, and records what `body`
+// launches. The former current stream is ordered before and after it. Only one thread of a process
+// records at a time. Throws what `body` or the graph throws.
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body);
 
 // Calls `record`, which makes a graph and records it, and calls it again if it throws
@@ -85,7 +86,8 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
 // wait.
 void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record);
 
-// How many recordings have begun or ended, by whichever thread: odd while one is under way.
+// How many recordings have begun or ended, by whichever thread. The number is odd while one is
+// under way.
 int64_t recordings_so_far();
 
 // Calls `function`, and calls it again if it throws c10::OutOfMemoryError because another thread

@@ -135,7 +135,7 @@ TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
   }
 }
 
-// LibTorch's own pools do not outlive their graphs.
+// A GraphPool outlives its graphs. LibTorch's own pools do not, so a second recording would fail.
 TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
   for (int round = 0; round < 3; ++round) {
     at::Tensor y;
@@ -145,7 +145,8 @@ TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
   }
 }
 
-// A layer does this if it keeps an output of an earlier step until it runs again.
+// A recorded layer may drop the last reference to an earlier graph: it does so if it keeps an
+// output of an earlier step until it runs again.
 TEST_F(DeviceGraphs, AGraphMayGoWhileAnotherOneIsRecorded) {
   auto former = record([&] { x.add_(1); });
   const auto graph = record([&] {
@@ -181,10 +182,11 @@ TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
   EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
 }
 
-// While a graph is recorded, LibTorch's allocator forgets the uses that any thread notes.
+// While a graph is recorded, LibTorch's allocator forgets every noted use of memory on another
+// stream, whichever thread notes it. So use_on() waits until the recording has ended.
 TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   constexpr int64_t kSize = int64_t{1} << 22;
-  testing::slow_work(device());  // measures its time, which waits
+  testing::slow_work(device());  // the first call may wait, so it is made outside of the recording
   on_host(x);
   const c10::Stream here = current_stream(device());
   const c10::Stream other =
@@ -207,7 +209,7 @@ TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   };
   (void)record([&] {
     user = std::thread(use);
-    // The call may have to wait for the end of the recording.
+    // use_on() may wait for the end of the recording, so this thread waits for it only so long.
     (void)noted.get_future().wait_for(std::chrono::milliseconds(500));
   });
   user.join();
@@ -217,7 +219,8 @@ TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   EXPECT_THAT(on_host(next), EqualsBitwise(torch::full({kSize}, 7.f)));
 }
 
-// A recording must not get memory that other tensors have. So it fails, and nothing else does.
+// A recording must not get memory that other tensors have. So the recording fails, and nothing else
+// does.
 TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
   constexpr int64_t kTooMuch = int64_t{1} << 46;
   const at::Tensor kept = torch::full({1000}, 3.f, x.options());
@@ -252,7 +255,7 @@ TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
   const int64_t before = reserved();
   const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
   allocator::setMemoryFraction(static_cast<double>(before + 400 * kMiB) / total, index);
-  // Six free blocks of 50 MiB cannot be used as one of 300 MiB.
+  // Six free blocks of 50 MiB cannot be used as one block of 300 MiB.
   {
     std::vector<at::Tensor> blocks;
     for (int k = 0; k < 6; ++k) blocks.push_back(at::empty({50 * kMiB}, bytes));
@@ -283,7 +286,7 @@ TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
 }
 #endif
 
-// This draws as StageGraphs does: with a generator for each draw, seeded before each replay.
+// The test draws as StageGraphs does: with a generator for each draw, seeded before each replay.
 TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
   RecordedDraw draw;
   const auto graph = record(std::ref(draw), {draw.generator});
@@ -313,15 +316,15 @@ TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {
                }),
                std::runtime_error);
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat)));
-  // Draws from the default generator, which LibTorch registers with each graph.
+  // LibTorch registers the default generator with each graph. It can be used again after the error.
   EXPECT_NO_THROW(on_host(torch::rand({3}, x.options())));
   const auto graph = record([&] { x.add_(1); });
   graph->replay();
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// begin() writes the seeds on the side stream. Tensors that get their memory afterwards must not
-// find them there.
+// begin() writes the seeds on the side stream. Tensors that get the seeds' memory afterwards must
+// not find seeds there.
 TEST_F(DeviceGraphs, ARecordingThatFailsWritesNothingAfterwards) {
   {
     const c10::OptionalStreamGuard on_side(*side);
@@ -334,12 +337,12 @@ TEST_F(DeviceGraphs, ARecordingThatFailsWritesNothingAfterwards) {
   for (int64_t k = 0; k < 64; ++k) taken.push_back(torch::full({1}, 7.0, x.options()));
   {
     const c10::OptionalStreamGuard on_side(*side);
-    (void)on_host(x);  // until all is written
+    (void)on_host(x);  // waits until all is written
   }
   for (const at::Tensor& tensor : taken) EXPECT_EQ(on_host(tensor).item<float>(), 7);
 }
 
-// Sees this thread free device memory.
+// Calls `at_each` whenever this thread frees device memory.
 struct FreesSeen : c10::MemoryReportingInfoBase {
   explicit FreesSeen(std::function<void()> at_each) : at_each(std::move(at_each)) {}
   void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device where) override {
@@ -349,8 +352,9 @@ struct FreesSeen : c10::MemoryReportingInfoBase {
   std::function<void()> at_each;
 };
 
-// A recording reads the generators' lists of graphs, and a graph that goes leaves them. The moment
-// shows where a generator's last graph goes: the memory of its seeds goes with it.
+// A recording reads the generators' lists of graphs, and a destroyed graph leaves these lists. So
+// no other thread may record at that moment, which is when the memory of the graph's seeds is
+// freed.
 TEST_F(DeviceGraphs, AGraphLeavesItsGeneratorsWhileNobodyRecords) {
   if (!device().is_cuda()) GTEST_SKIP() << "of LibTorch's generators for CUDA";
   RecordedDraw draw;
@@ -366,7 +370,8 @@ TEST_F(DeviceGraphs, AGraphLeavesItsGeneratorsWhileNobodyRecords) {
   for (const bool may : others_may_record) EXPECT_FALSE(may);
 }
 
-// This is the last resort: StageGraphs refuses operators that wait before they are launched.
+// A wait ends the recording with an error, and nothing else. This is the last resort, because
+// StageGraphs refuses operators that wait before they are launched.
 TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   const testing::HostWaitsAllowed waits;
   EXPECT_ANY_THROW(record([&] { x.sum().item<float>(); }));
@@ -376,7 +381,8 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// A stage that only makes views launches nothing, so its graph is empty.
+// A stage that only makes views launches nothing, so its graph is empty. LibTorch's warning about
+// that is left out, and no other one.
 TEST_F(DeviceGraphs, AnEmptyOneIsNotAReasonToWarnAndHidesNoOtherWarning) {
   testing::TorchWarnings warnings;
   const auto graph = record([&] { TORCH_WARN("of a layer"); });

@@ -15,7 +15,7 @@ using torch::autograd::Node;
 
 GraphLeaves leaves_of(const edge_list& roots, const NodeRange& own) {
   GraphLeaves result;
-  absl::flat_hash_map<const Node*, size_t> seen;  // for a leaf: its place; otherwise unused
+  absl::flat_hash_map<const Node*, size_t> seen;  // for a leaf: its index in the result
   std::vector<Node*> open;
   const auto enter = [&](const Edge& edge) {
     if (!edge.is_valid() || !result.reason.empty()) return;

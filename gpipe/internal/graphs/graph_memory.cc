@@ -13,7 +13,8 @@ uintptr_t place_in_line(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line_bytes(tensor.device());
 }
 
-// Whether new memory, which begins at a cache line, gets the tensor's layout without further work.
+// Whether new memory gets the tensor's layout without further work. New memory begins with a cache
+// line.
 bool is_simple(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && place_in_line(tensor) == 0;
 }

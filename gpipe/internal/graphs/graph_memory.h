@@ -29,7 +29,8 @@ void fill_memory(const at::Tensor& memory, const at::Tensor& values);
 at::Tensor copy_out(const at::Tensor& tensor);
 
 // Returns an alias over the same memory with a version counter of its own. So values that autograd
-// has saved do not count as changed when it is filled. Undefined stays undefined, here and below.
+// has saved do not count as changed when the alias is filled. For an undefined tensor, the result
+// is undefined, here and below.
 at::Tensor alias_to_fill(const at::Tensor& tensor);
 
 // Returns an alias over the same memory that does not own it. The memory belongs to its pool and

@@ -54,8 +54,8 @@ TEST(GraphMemory, HasTheLayoutAndTakesTheValues) {
   }
 }
 
-// The rows of a micro-batch may begin anywhere in a cache line if they have an odd number of
-// elements.
+// A micro-batch may begin anywhere in a cache line if its rows have an odd number of elements.
+// Copies begin at the same place in the line.
 TEST_F(GraphMemoryOfDevice, HasThePlacesOfOddRows) {
   const uintptr_t line = device().is_cpu() ? 64 : 256;
   const at::Tensor base = torch::arange(7 * 100, torch::device(device())).to(torch::kFloat);

@@ -8,11 +8,11 @@
 
 namespace gpipe::internal {
 
-// The threads that were added, but only the last kMost.
+// Keeps the threads that were added, but only the last kMost.
 class KnownThreads {
  public:
   bool has_this() const;
-  // Returns whether it was known.
+  // Adds this thread. Returns whether it was known before.
   bool add_this();
 
  private:

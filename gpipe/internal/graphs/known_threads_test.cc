@@ -19,7 +19,7 @@ TEST(KnownThreads, KnowsTheThreadsThatWereAdded) {
   on_another_thread([&] { EXPECT_FALSE(threads.has_this()); });
 }
 
-// A thread's id may be given to the next one, which has done nothing yet.
+// A thread's id may be given to the next thread, which is not known because of that.
 TEST(KnownThreads, DoesNotTakeANewThreadForAnEarlierOne) {
   KnownThreads threads;
   on_another_thread([&] { threads.add_this(); });

@@ -13,9 +13,9 @@
 
 namespace gpipe::internal {
 
-// Its inputs are the gradients of the cell's outputs. Its results are the gradients of the cell's
-// inputs and of the leaves, in the order of `edges`. A walk runs it like one of LibTorch's own
-// nodes.
+// A ReplayNode's inputs are the gradients of the cell's outputs. Its results are the gradients of
+// the cell's inputs and of the leaves, in the order of `edges`. A walk runs it like one of
+// LibTorch's own nodes.
 class ReplayNode final : public OperatorNode {
  public:
   using Run = std::function<torch::autograd::variable_list(torch::autograd::variable_list)>;

@@ -3,12 +3,12 @@
 #define GPIPE_INTERNAL_GRAPHS_SAVED_VERSIONS_H_
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/TensorImpl.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/set_version.h"
 
 namespace gpipe::internal {
 
@@ -19,9 +19,10 @@ inline std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) 
   return versions;
 }
 
-// While it lives, the tensors have the version counters that autograd saved when the forward was
-// recorded. Since then an optimizer has changed parameters, and the cell's forward, a replay, saw
-// the new values, which autograd cannot know. Changes after the cell's forward still count.
+// While a SavedVersionsScope lives, the tensors have the version counters that autograd saved when
+// the forward was recorded. Since then an optimizer has changed parameters, and the cell's forward,
+// a replay, saw the new values, which autograd cannot know. Changes after the cell's forward still
+// count.
 //
 // Requirements: no other code looks at the counters; `tensors` outlives the scope.
 class SavedVersionsScope {
@@ -30,22 +31,16 @@ class SavedVersionsScope {
                      const std::vector<int64_t>& in_forward)
       : tensors_(tensors), now_(versions_of(tensors)) {
     for (size_t k = 0; k < tensors.size(); ++k) {
-      set(tensors[k], saved[k] + now_[k] - in_forward[k]);
+      set_version(tensors[k], saved[k] + now_[k] - in_forward[k]);
     }
   }
   ~SavedVersionsScope() {
-    for (size_t k = 0; k < tensors_.size(); ++k) set(tensors_[k], now_[k]);
+    for (size_t k = 0; k < tensors_.size(); ++k) set_version(tensors_[k], now_[k]);
   }
   SavedVersionsScope(const SavedVersionsScope&) = delete;
   SavedVersionsScope& operator=(const SavedVersionsScope&) = delete;
 
  private:
-  static void set(const at::Tensor& tensor, int64_t version) {
-    if (tensor.is_inference()) return;
-    c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
-    counter.set_version(version);
-  }
-
   const std::vector<at::Tensor>& tensors_;
   const std::vector<int64_t> now_;
 };

@@ -6,7 +6,7 @@
 namespace gpipe::internal {
 namespace {
 
-// sin's backward needs x.
+// The backward of sin needs x, so autograd checks the version of x.
 TEST(SavedVersions, AChangeBeforeTheForwardDoesNotCountAndOneAfterItDoes) {
   const at::Tensor x = torch::ones({2}).requires_grad_();
   const std::vector<at::Tensor> tensors = {x};

@@ -1,8 +1,6 @@
 #include "gpipe/internal/graphs/stage_graphs.h"
 
-#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
@@ -28,6 +26,7 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/tensors/twins.h"
+#include "gpipe/internal/threads/process_settings.h"
 #include "text/shown.h"
 #include "tied/tied_layer.h"
 
@@ -40,32 +39,6 @@ using Key = LayoutKey;
 
 // How many stages of the process may still record graphs.
 std::atomic<int64_t> may_record{0};
-
-// Adds the settings by which LibTorch chooses kernels: a recording has those of its time.
-void add_settings(Key& key) {
-  at::Context& context = at::globalContext();
-  for (const bool setting :
-       {context.deterministicAlgorithms(), context.userEnabledCuDNN(), context.benchmarkCuDNN(),
-        context.deterministicCuDNN(), context.allowFP16AccumulationCuBLAS(),
-        context.allowFP16BF16ReductionMathSDP(), context.userEnabledFlashSDP(),
-        context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
-        context.userEnabledCuDNNSDP(), context.userEnabledOverrideableSDP(),
-        context.userEnabledFA3SDP()}) {
-    key.push_back(setting);
-  }
-  // TF32, by any of its switches.
-  for (const at::Float32Op op :
-       {at::Float32Op::ALL, at::Float32Op::CONV, at::Float32Op::RNN, at::Float32Op::MATMUL}) {
-    key.push_back(static_cast<int64_t>(context.float32Precision(at::Float32Backend::CUDA, op)));
-  }
-  key.push_back(static_cast<int64_t>(context.allowFP16ReductionCuBLAS()));
-  key.push_back(static_cast<int64_t>(context.allowBF16ReductionCuBLAS()));
-  key.push_back(static_cast<int64_t>(context.blasPreferredBackend()));
-  key.push_back(static_cast<int64_t>(context.linalgPreferredBackend()));
-  for (const at::SDPBackend backend : context.sDPPriorityOrder()) {
-    key.push_back(static_cast<int64_t>(backend));
-  }
-}
 
 // `own`: all of the layers' parameters.
 bool uses_parameters_of_others(const std::vector<Layer>& layers,
@@ -116,7 +89,7 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
     const c10::StorageImpl* storage = storage_of(tensor);
     state.push_back(storage == nullptr ? 0 : reinterpret_cast<intptr_t>(tensor.const_data_ptr()));
     state.push_back(tensor.requires_grad() ? 1 : 0);
-    // The same memory may be seen in another way (set_data, t_).
+    // A tensor may view the same memory in another layout now (set_data, t_).
     add_layout(state, tensor);
     tensors.push_back(tensor);
   };
@@ -150,9 +123,9 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
               has_loss,
               c10::InferenceMode::is_enabled(),
               at::autocast::is_autocast_enabled(device_.type()),
-              static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
-              static_cast<int64_t>(c10::get_default_dtype_as_scalartype())};
-  add_settings(kind);
+              static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type()))};
+  // LibTorch chooses kernels by these settings, and a recording keeps the kernels that were chosen.
+  for (const ProcessSetting& setting : process_settings()) kind.push_back(setting.value);
   Twins<int64_t> twins;
   int64_t inputs_so_far = 0;
   for (const Packet& packet : inputs) {
@@ -206,8 +179,8 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   const auto run_plainly = [&] {
     return this->run_plainly(run, inputs, keep_inputs, layers, draws);
   };
-  // In anomaly mode each node must be seen. If forwards are out of order, each update of running
-  // statistics must be seen, too.
+  // In anomaly mode autograd must see each node. If forwards are out of order, each update of
+  // running statistics must be seen, too. A replay shows neither.
   const bool updates_later = !run.forwards_ascend[stage_] && tensors_.size() > parameters_;
   if (!usable() || updates_later || torch::autograd::AnomalyMode::is_enabled()) {
     return run_plainly();
@@ -249,14 +222,14 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
     draws = layers.draws.draws() - before;
     return result;
   };
-  // A stage without graphs comes here with each cell, one with graphs only at first.
+  // A stage without graphs calls this function for each cell, a stage with graphs only at first.
   if (!usable() && !others_may_record()) return attempt();
   std::vector<Packet> kept;
   if (!keep_inputs) kept = inputs;
   const std::vector<int64_t> before = versions_of(tensors_);
   const int64_t given = layers.draws.given_draws();
-  // A repetition must start from the same values. Updates of statistics that wait in a log would be
-  // there twice.
+  // Repeating is allowed only if it starts from the same values. Updates of statistics that wait in
+  // a log would be in the log twice.
   const auto may_repeat = [&] {
     if (run.plan.defer_batch_norm || !run.forwards_ascend[stage_]) return false;
     for (const at::Tensor& tensor : tensors_) {
@@ -393,7 +366,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
                                     [](const Output& output) { return output.needs_grad; });
   if (run.plan.record && any_grad) {
     slot->busy.store(true, std::memory_order_relaxed);
-    // The slot is free again when the node is gone, with the cell's graph.
+    // The slot is free again when the node is destroyed with the cell's graph.
     std::shared_ptr<Slot> lease(
         slot.get(), [slot](Slot* held) { held->busy.store(false, std::memory_order_release); });
     auto node = make_node<ReplayNode>(

@@ -40,9 +40,9 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   struct Layers {
     size_t count;
     RandomStreams& draws;
-    // Consumes the inputs unless `keep_inputs` (see Stage).
+    // Calls of `run` consume the inputs unless `keep_inputs` (see Stage).
     std::function<LayersResult(std::vector<Packet>& inputs, bool keep_inputs)> run;
-    std::function<void(LayersResult& result)> add_outputs;  // to its graph
+    std::function<void(LayersResult& result)> add_outputs;  // to the result's graph
     std::function<std::string()> current;                   // "layer 5 ('relu')"
   };
 
@@ -53,15 +53,15 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // or modes.
   void begin_run(const std::vector<Layer>& layers);
   // Called before each backward. `accumulates`: gradients of leaves go into their .grad at once, so
-  // they may be lent.
+  // the replay's own memory may be lent for them.
   void begin_backward(bool accumulates) {
     lend_ = accumulates;
     is_warm_ = backward_threads_.add_this();
   }
 
   // Runs the layers of a cell, plainly or as a replay. The outputs are listed in the result's
-  // graph. `has_loss`: a loss will be joined to it. Throws what Layers::run throws, and what a
-  // replay throws.
+  // graph. `has_loss`: a loss will be joined to that graph. Throws what Layers::run throws, and
+  // what a replay throws.
   LayersResult run(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                    bool keep_inputs, bool has_loss, const Layers& layers);
 
@@ -70,8 +70,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // A shape runs this many times without graphs, and in all of the first run of the pipeline that
   // has it, before it is recorded. LibTorch then chooses algorithms and makes work spaces, also for
   // backwards, and random numbers are counted. Handles of cuDNN and others, and these choices,
-  // belong to a thread: on another thread (a single stage runs on the caller's) it runs so once
-  // more.
+  // belong to a thread. So on another thread (a single stage runs on the caller's) the shape runs
+  // once more without graphs.
   static constexpr int64_t kPlainRuns = 3;
   // If there are more shapes, modes and so on, the least recently used one is dropped...
   static constexpr size_t kMostKinds = 8;
@@ -88,22 +88,23 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   bool usable() const { return use_.reason.empty(); }
   void give_up(const std::string& reason);
 
-  // The entry of the cell's kind; null: none. Adds the places of the inputs to `places`.
+  // The entry of the cell's kind, or null if the stage has just given up. Adds the places of the
+  // inputs to `places`.
   Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss,
                    LayoutKey& places);
   std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, const LayoutKey& places,
                                const std::vector<Packet>& inputs, const Layers& layers);
-  // Throws if it cannot be recorded. `place`: is set to what was being recorded, for messages.
+  // Throws if the cell cannot be recorded. `place` is set to what was being recorded, for messages.
   std::shared_ptr<Slot> record_forward(const RunContext& run, const Entry& entry, LayoutKey places,
                                        const std::vector<Packet>& inputs, const Layers& layers,
                                        std::string& place);
-  // Throw c10::Error if a replay could not stand for what was recorded. `before`: the versions of
-  // the stage's tensors.
+  // check_unchanged() and examine() throw c10::Error if a replay could not stand for what was
+  // recorded. `before`: the versions of the stage's tensors.
   void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
   void check_leaves(const RunContext& run, const Slot& slot);
-  // Runs the layers without graphs. Repeats that if memory runs out while another thread records,
-  // unless something was changed by then. `draws`: is set to the number of draws.
+  // Runs the layers without graphs. Runs them again if memory runs out while another thread
+  // records, unless something was changed by then. `draws` is set to the number of draws.
   LayersResult run_plainly(const RunContext& run, std::vector<Packet>& inputs, bool keep_inputs,
                            const Layers& layers, int64_t& draws);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
@@ -116,12 +117,13 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   variable_list backward(Slot& slot, variable_list gradients);
   BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);
   std::unique_ptr<BackwardGraph> recorded_backward(Slot& slot, const variable_list& gradients);
-  // Runs the backward of the recorded forward kernel by kernel; these are launched or recorded.
+  // Runs the backward of the recorded forward kernel by kernel. The kernels are launched, or
+  // recorded if a recording is under way.
   variable_list run_backward(Slot& slot, const variable_list& gradients) const;
 
-  // Whether another stage of the process may record, although this one does not.
+  // Whether another stage of the process may record, although this stage does not.
   bool others_may_record() const;
-  // Orders everything that graphs have used so far before the current stream.
+  // Orders all that graphs have done so far before what the current stream does next.
   void use_current_stream();
   const c10::Stream& side_stream();
   const std::shared_ptr<GraphPool>& scratch();
@@ -134,17 +136,17 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   int64_t clock_ = 0;  // counts uses of entries, to find the one that is unused longest
   int64_t runs_ = 0;   // number of runs that have begun
   bool lend_ = true;
-  bool is_warm_ = false;  // whether the backward's thread has run one before
+  bool is_warm_ = false;  // whether the backward's thread has run a backward before
   KnownThreads backward_threads_;
 
   LayoutKey state_;                  // the layers' modules, parameters, buffers and modes
   std::vector<at::Tensor> tensors_;  // the layers' parameters_ parameters, then their buffers
   size_t parameters_ = 0;
   std::vector<std::unique_ptr<Entry>> entries_;
-  std::optional<c10::Stream> stream_;  // on which graphs were used last
+  std::optional<c10::Stream> stream_;  // the stream on which graphs were used last
   std::optional<c10::Stream> side_stream_;
-  // Memory whose contents no later replay needs: for graphs whose results are used before the next
-  // replay.
+  // Memory of the graphs whose results are used before the next replay: no later replay needs its
+  // contents.
   std::shared_ptr<GraphPool> scratch_;
 };
 

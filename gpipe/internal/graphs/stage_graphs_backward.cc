@@ -22,13 +22,14 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 
-// The most backwards of one slot. Which gradients arrive, and in which layout, hardly ever changes.
+// A slot keeps at most so many recorded backwards. Few are needed, because which gradients arrive,
+// and in which layout, hardly ever changes.
 constexpr size_t kMostBackwards = 4;
 
 // Adds up each leaf's gradients separately, so that a recording accumulates nothing.
 class LeavesApart final : public CellGraph::Walk {
  public:
-  // `leaves`: edges to all accumulators that are reached.
+  // `leaves`: edges to all accumulators that the backward reaches.
   explicit LeavesApart(const edge_list& leaves)
       : Walk(CellDraws()), sums(leaves.size()), leaves_(leaves) {}
 
@@ -75,12 +76,13 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   c10::NoGradGuard no_grad;
   use_current_stream();
   slot.used_on = stream_;
-  // A forward that is not replayed counts a batch, too.
+  // In a batch norm, a forward counts a batch even if it is not replayed. Such a change of a
+  // counter does not matter here.
   for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
     if (slot.counters[k]) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
   }
   // If a parameter was changed since the cell's forward, autograd has to find out whether that
-  // matters.
+  // matters. So no graph is replayed.
   const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
   bool records = usable() && unchanged && is_warm_ && slot.backwards.size() < kMostBackwards;
   LayoutKey layout;
@@ -115,7 +117,8 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   for (size_t k = 0; k < graph->results.size(); ++k) {
     const at::Tensor& result = graph->results[k];
     const size_t inputs = slot.input_gradients.size();
-    // A hook that was added since the forward may keep what it is given.
+    // If a hook was added since the forward, it may keep the tensor that it is given. So it gets a
+    // copy.
     const bool lent = lend_ && k >= inputs && !has_hooks(*slot.leaves[k - inputs].function);
     results.push_back(!result.defined() || lent
                           ? detached_alias(result)

@@ -30,7 +30,7 @@ namespace {
 
 using torch::autograd::Edge;
 
-// While it lives, draws take the recorder's generators.
+// While a RecordDrawsScope lives, draws take the recorder's generators.
 class RecordDrawsScope {
  public:
   RecordDrawsScope(RandomStreams& draws, DrawRecorder& recorder) : draws_(draws) {
@@ -59,7 +59,8 @@ void StageGraphs::Slot::make_inputs(const std::vector<Packet>& like,
       if (const at::Tensor* const twin = twins.find(item.tensor)) {
         item.tensor = *twin;
       } else {
-        // In memory made in inference mode, changes in place by the layers would not be counted.
+        // Inference mode is off, because a tensor that is made in it does not count the layers'
+        // changes in place.
         const c10::InferenceMode off(false);
         at::Tensor made = memory_like(item.tensor);
         twins.add(item.tensor, made);
@@ -102,7 +103,8 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   slot->places = std::move(places);
   slot->has_backward = run.plan.record && checkpoint_phase() != CheckpointPhase::kCheckpointing;
   place = "it";
-  // What the log of updates takes must be known after each micro-batch.
+  // A log of deferred updates must know after each micro-batch what to take, which a replay does
+  // not tell.
   TORCH_CHECK(!run.plan.defer_batch_norm ||
                   std::none_of(tensors_.begin(), tensors_.end(),
                                [&](const at::Tensor& t) { return run.tracked.counter(t); }),
@@ -128,7 +130,8 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   for (int64_t k = 0; k < entry.draws; ++k) {
     slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
   }
-  // The outputs of a checkpointed forward are copied at once, and nothing else of it is needed.
+  // The outputs of a checkpointed forward are copied at once, and nothing else in its memory is
+  // needed. So it shares the scratch pool.
   slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
   slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
   const std::vector<int64_t> before = versions_of(tensors_);
@@ -156,10 +159,11 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   return slot;
 }
 
-// A replay also makes the layers' changes in place, but no version counter shows them.
+// A replay repeats the layers' changes in place, but no version counter would show them. So the
+// layers must make none.
 void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const {
   for (size_t k = 0; k < tensors_.size(); ++k) {
-    if (slot.counters[k]) continue;  // no backward needs it
+    if (slot.counters[k]) continue;  // no backward needs a counter
     TORCH_CHECK(version_of(tensors_[k]) == before[k], "it changes a ",
                 k < parameters_ ? "parameter" : "buffer", " in place");
   }
@@ -191,7 +195,8 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
         slot.output_numbers.back().push_back(*twin);
         continue;
       }
-      // A change in place of one output would change the other one, but not its copy.
+      // If the layers' outputs shared memory, a change in place of one would change the other, but
+      // their copies do not share.
       const auto overlapping = [&](const Output& output) {
         return storage_of(output.tensor) == storage_of(tensor);
       };
@@ -207,7 +212,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
   for (size_t k = 0; k < slot.inputs.size(); ++k) {
     for (size_t n = 0; n < slot.inputs[k].items.size(); ++n) {
       const bool wanted = run.plan.record && slot.inputs[k].items[n].needs_grad;
-      // If a tensor comes twice, the first item has the gradient.
+      // If a tensor comes twice, only its first item gets the gradient.
       if (wanted && slot.fill[k][n].defined()) slot.input_gradients.emplace_back(k, n);
     }
   }
@@ -230,7 +235,8 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
     TORCH_CHECK(parameter != nullptr, "it uses a leaf that no layer has registered");
     TORCH_CHECK(parameter->stages.size() == 1, "other stages use the parameter ",
                 text::in_quotes(parameter->name), ", too");
-    // The sum would begin with the loss's own term, and so be added up in another order.
+    // With a loss, the sum of this parameter's gradients would begin with the loss's own term, and
+    // so be added up in another order.
     TORCH_CHECK(!entry.has_loss || leaf.uses == 1, "the parameter ",
                 text::in_quotes(parameter->name),
                 " is used several times in the stage that computes the loss");
@@ -267,7 +273,8 @@ std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
   }
   slot.note_recording_on(*stream_);
   backward_graph->graph = graphs_->make_graph(device_, scratch(), {});
-  // The results are freed after the recording, so that nothing in it may take their memory.
+  // The results are freed after the recording, so that nothing in the recording may take their
+  // memory.
   variable_list results;
   record_graph(*backward_graph->graph, side_stream(), [&] {
     const CaptureWatch watch;

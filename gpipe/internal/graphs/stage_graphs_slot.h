@@ -1,4 +1,5 @@
-// What StageGraphs keeps of a recorded cell. Only its own units include this.
+// StageGraphs::Slot: what StageGraphs keeps of a recorded cell. Only the units of StageGraphs
+// include this header.
 #ifndef GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_SLOT_H_
 #define GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_SLOT_H_
 
@@ -32,7 +33,7 @@ namespace gpipe::internal {
 
 struct StageGraphs::BackwardGraph {
   LayoutKey layout;         // layout of the gradients that it takes
-  variable_list gradients;  // where it reads them; undefined: none
+  variable_list gradients;  // where it reads them; undefined if there is none
   variable_list results;    // where it writes its results; not owned
   std::unique_ptr<DeviceGraph> graph;
 };
@@ -51,7 +52,7 @@ struct StageGraphs::Slot {
   Slot() = default;
   // Memory of the streams that were current at the recordings (inputs, gradients, and the seeds
   // that LibTorch keeps on the device for the generators) may be in use by replays on another
-  // stream. The next owner of that memory must come after these.
+  // stream. The next owner of that memory must be ordered after these replays.
   ~Slot() {
     for (const c10::Stream& stream : made_on) {
       if (!used_on || stream == *used_on) continue;
@@ -74,9 +75,9 @@ struct StageGraphs::Slot {
   void make_inputs(const std::vector<Packet>& like, std::vector<at::Tensor>& memory);
 
   c10::SmallVector<c10::Stream, 1> made_on;
-  std::optional<c10::Stream> used_on;  // last
-  std::atomic<bool> busy{false};       // a cell's backward may still come
-  LayoutKey places;  // of the inputs in cache lines: the micro-batches of one input may differ
+  std::optional<c10::Stream> used_on;  // the stream of the last use
+  std::atomic<bool> busy{false};       // whether a cell's backward may still come
+  LayoutKey places;            // where the inputs begin in cache lines; micro-batches may differ
   std::vector<Packet> inputs;  // where the forward takes its inputs; a tensor that comes twice
                                // is one tensor
   std::vector<std::vector<at::Tensor>> fill;  // aliases of the inputs; undefined: nothing to copy
@@ -88,12 +89,12 @@ struct StageGraphs::Slot {
   std::vector<ValueKind> kinds;                            // [port]
   std::vector<std::vector<int>> output_numbers;            // [port][item] in outputs; -1: undefined
   std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
-  std::vector<torch::autograd::Edge> leaves;               // their accumulators
+  std::vector<torch::autograd::Edge> leaves;               // the accumulators of the leaves
   std::vector<at::Tensor> tensors;           // the stage's parameters, then its buffers
   size_t parameters = 0;                     // number of parameters in `tensors`
   std::vector<int64_t> versions;             // [tensor] at the recording
   std::vector<int64_t> versions_in_forward;  // [tensor] at the cell's forward
-  std::vector<bool> counters;                // [tensor] counts batches, in a batch norm
+  std::vector<bool> counters;                // [tensor] whether it counts batches, in a batch norm
   bool has_backward = false;
   std::vector<std::unique_ptr<BackwardGraph>> backwards;
 };
@@ -102,7 +103,7 @@ struct StageGraphs::Slot {
 struct StageGraphs::Entry {
   LayoutKey kind;
   int64_t last_used = 0;
-  int64_t first_run = 0;  // number of the pipeline's run in which it first came
+  int64_t first_run = 0;  // number of the pipeline's run in which the kind first came
   int64_t plain_runs = 0;
   KnownThreads warm_threads;  // threads of plain runs
   int64_t draws = 0;

@@ -93,9 +93,9 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
   check_layers(model);
   std::vector<int64_t> pieces;
   for (auto any = model->begin(); any != model->end(); ++any) {
-    torch::nn::AnyModule layer = *any;  // the same module, but not const
-    // The first layer takes the caller's inputs. check_arguments() refuses values that cannot
-    // travel.
+    torch::nn::AnyModule layer = *any;  // the same module as `*any`, but not const
+    // The first layer takes the caller's inputs, so it always begins a piece. check_arguments()
+    // refuses values that cannot travel.
     if (pieces.empty() || argument_kind(layer)) {
       pieces.push_back(1);
     } else {
@@ -134,9 +134,10 @@ Value LayerRuns::first_value(const Tensors& inputs) const {
 }
 
 LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
-  // The layers run with gradients, for which a layer may ask in its forward; the graph is dropped.
+  // The layers run with gradients, because a layer may ask for them in its forward. The graph is
+  // dropped.
   const c10::AutoGradMode grad_mode(true);
-  Tensors own;  // no leaves, so a layer may change them in place
+  Tensors own;  // the copies are no leaves, so a layer may change them in place
   for (const at::Tensor& input : inputs) {
     own.push_back(input.defined() && input.requires_grad() ? input.clone() : input);
   }

@@ -1,5 +1,5 @@
 // LayerRuns: runs a model's layers one after the other, each as a stage of its own, and tells when
-// each begins and ends. For profiles.
+// each begins and ends. Profiles are made with it.
 #ifndef GPIPE_INTERNAL_LAYER_RUNS_LAYER_RUNS_H_
 #define GPIPE_INTERNAL_LAYER_RUNS_LAYER_RUNS_H_
 
@@ -27,9 +27,9 @@ enum class ValueKind : uint8_t;
 // backward, begins or ends.
 struct LayerEvent {
   int64_t piece = 0;
-  bool backward = false;  // or a half of one
+  bool backward = false;  // a backward, or a half of one
   bool begin = false;
-  std::chrono::steady_clock::time_point time;  // once the device has finished what came before
+  std::chrono::steady_clock::time_point time;  // when the device has finished all work up to here
   bool weights = false;  // the second half of a split backward: the gradients of weights
 };
 
@@ -40,17 +40,17 @@ enum class Backwards : uint8_t {
 };
 using LayerObserver = std::function<void(const LayerEvent&)>;
 
-// [piece] its number of layers: see LayerRuns. Throws c10::ValueError for a layer that is null or
-// occurs twice.
+// Returns, by piece, its number of layers (see LayerRuns). Throws c10::ValueError for a layer that
+// is null or occurs twice.
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 
 // LayerRuns runs the code of a pipeline's stages, without checkpoints. So skips, several values and
-// in-place layers work as they do there, and a time includes everything that a stage costs. One
-// worker runs all stages: it is the calling thread, unless a number of threads is asked for. The
-// loss, which gives every output a gradient of ones, belongs to no layer.
+// in-place layers work as they do in a pipeline, and a time includes everything that a stage costs.
+// One worker runs all stages. It is the calling thread, unless a number of threads is asked for.
+// The loss, which gives every output a gradient of ones, belongs to no layer.
 //
 // A layer whose argument cannot travel between stages runs in one stage with the layers before it.
-// Such a group of layers is a piece. Almost always each layer is one.
+// Such a group of layers is a piece. Almost always each layer is a piece.
 //
 // Requirements: the model has a layer, and it and all inputs are on one device.
 //
@@ -70,8 +70,9 @@ class LayerRuns {
     std::vector<Skip> skips;
   };
 
-  // `cpu_threads`: the intra-op threads of a layer on the CPU; 0: the calling thread's number.
-  // `pieces`: pieces_of(model), or fewer cuts. `defers_batch_norm`: as in GPipeOptions.
+  // `cpu_threads`: the intra-op threads of a layer on the CPU. 0 means the calling thread's number.
+  // `pieces`: pieces_of(model), or fewer and larger pieces. `defers_batch_norm`: as in
+  // GPipeOptions.
   LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
             std::vector<int64_t> pieces, bool defers_batch_norm = false);
   LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads)
@@ -80,13 +81,13 @@ class LayerRuns {
   LayerRuns(const LayerRuns&) = delete;
   LayerRuns& operator=(const LayerRuns&) = delete;
 
-  // [piece] its number of layers.
+  // Returns, by piece, its number of layers.
   const std::vector<int64_t>& pieces() const { return pieces_; }
 
   // Runs all forwards, the loss and all backwards of one micro-batch, and adds to the gradients of
   // parameters. `shared`: as in GPipeOptions::shared_inputs. `observer` is called by one thread at
   // a time: at the start of piece 0's forward, at its end, and so on, up to the end of piece 0's
-  // backward. An exception of a layer arrives with the layer in its message.
+  // backward. An exception of a layer is thrown with the layer in its message.
   void run(const Tensors& inputs, const std::vector<int64_t>& shared, const LayerObserver& observer,
            Backwards backwards = Backwards::kWhole);
 

@@ -31,7 +31,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// "F0( F0) B0( B0)"
+// Runs the layers, and returns the events as a text like "F0( F0) B0( B0)": the forward of piece 0
+// begins and ends, then its backward. I and W are the halves of a split backward.
 std::string told(LayerRuns& runs, const Tensors& inputs, Backwards backwards = Backwards::kWhole) {
   std::string text;
   std::chrono::steady_clock::time_point before{};

@@ -19,15 +19,16 @@
 namespace gpipe::internal {
 
 // The owner of a node of an autograd graph: std::shared_ptr until LibTorch 2.12, c10::intrusive_ptr
-// later.
+// in later versions.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
-// The owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of its own
-// nodes without recursion; a node made here is deleted the same way.
+// Returns the owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of
+// its own nodes without recursion. A node that is made here is deleted in the same way.
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
-    // torch::autograd::deleteNode, found by its argument: later versions do not declare it.
+    // This calls torch::autograd::deleteNode, which is found by its argument, because later
+    // versions do not declare it.
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                               [](auto* node) { deleteNode(node); });
   } else {
@@ -41,7 +42,7 @@ using NodePtrTo =
     std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
                        std::shared_ptr<T>, c10::intrusive_ptr<T>>;
 
-// A reference to a node that does not own it; it is made explicitly from an owner.
+// A reference to a node that does not own the node. It is made explicitly from an owner.
 template <typename T>
 using WeakNodePtrTo =
     std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,

@@ -12,12 +12,13 @@
 namespace gpipe::internal {
 namespace {
 
-// Does what Tensor::set_data() does, which refuses to go from or to meta.
+// Gives the tensor new memory on the device. Tensor::set_data() would refuse to go from or to meta.
 void replace_memory(const at::Tensor& tensor, c10::Device device) {
   const at::Tensor other = at::empty_strided(tensor.sizes(), tensor.strides(),
                                              tensor.options().device(device).requires_grad(false));
   tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
-  // The old accumulator would accumulate on the device from which the tensor came.
+  // The old accumulator is dropped, because it would accumulate on the device from which the tensor
+  // came.
   if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
     torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(NodePtr()));
   }
@@ -63,7 +64,7 @@ void materialize(torch::nn::Module& layer, const std::string& prefix, c10::Devic
                         ", which has no values then; write into the one "
                         "that it is given, say with copy_()");
     } catch (...) {
-      // The tensor has no values: another materialize() is to fill it.
+      // The tensor goes back to meta, because it has no values. Another materialize() can fill it.
       replace_memory(tensor, c10::kMeta);
       throw;
     }

@@ -45,7 +45,7 @@ TEST(ForeignLayers, BuffersTooAlsoCountersAndUndefinedOnes) {
 TEST(ForeignLayers, MemoryComesBackAndGradientsWithIt) {
   torch::nn::Linear linear(2, 2);
   const at::Tensor input = torch::ones({1, 2});
-  linear->forward(input).sum().backward();  // so that it has an accumulator of the CPU
+  linear->forward(input).sum().backward();  // so that parameters have an accumulator of the CPU
   move_to_meta(*linear);
   for (const at::Tensor& parameter : linear->parameters()) {
     give_memory(parameter, c10::kCPU);

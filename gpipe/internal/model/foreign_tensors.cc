@@ -138,7 +138,7 @@ void ForeignUse::check_exception(const std::string& user, bool is_loss) const {
     const std::string what = error.what_without_backtrace();
     TORCH_CHECK_VALUE(!absl::StrContains(what, "meta") && !absl::StrContains(what, "Meta"),
                       tensors_.text_of(*found_, user, is_loss));
-  } catch (...) {  // the other error says more
+  } catch (...) {  // the exception that is being handled says more
   }
 }
 

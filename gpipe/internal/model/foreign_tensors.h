@@ -27,10 +27,11 @@ class ForeignTensors {
  public:
   explicit ForeignTensors(int64_t process) : process_(process) {}
 
-  // A layer of another process, before its memory is freed (move_to_meta).
+  // Adds the tensors of a layer of another process. Called before the layer's memory is freed
+  // (move_to_meta).
   void add(const Layer& layer, int64_t process);
   bool empty() const { return all_.empty(); }
-  // Whether there is a parameter among them that requires a gradient.
+  // Whether there is a parameter among the tensors that requires a gradient.
   bool any_trained() const;
 
  private:
@@ -39,11 +40,11 @@ class ForeignTensors {
   struct Foreign {
     at::Tensor tensor;
     bool is_buffer = false;
-    std::string name;   // in the model
+    std::string name;   // its name in the model
     std::string layer;  // "layer 0 ('embedding')"
     int64_t process = 0;
-    // The storage of its memory before it was freed. As long as it is held here, no other tensor
-    // gets it.
+    // The storage that the tensor had before its memory was freed. As long as it is held here, no
+    // other storage gets its address.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
     MemoryRange bytes;
   };
@@ -82,7 +83,7 @@ class ForeignUse {
   ForeignUse* former_;
   at::CallbackHandle callback_;
   const ForeignTensors::Foreign* found_ = nullptr;
-  bool has_old_values_ = false;  // whether the tensor that was found has them
+  bool has_old_values_ = false;  // `*found_` has values from before the pipeline was made
 };
 
 }  // namespace gpipe::internal

@@ -21,7 +21,7 @@ bool is_number(const std::string& key) {
          std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// "'3', '4'"
+// Appends a key to a list like "'3', '4'".
 void add_to_list(std::string& list, const std::string& key) {
   list += (list.empty() ? "" : ", ") + text::in_quotes(key);
 }

@@ -16,7 +16,7 @@ namespace gpipe::internal {
 void check_layers_of(torch::serialize::InputArchive& archive, const torch::nn::Module& module);
 
 // A module's parameters and buffers before a load. LibTorch replaces their data by what it reads,
-// whatever the shape of that is.
+// whatever shape that has.
 class StateBeforeLoad {
  public:
   explicit StateBeforeLoad(const torch::nn::Module& module);

@@ -13,7 +13,7 @@ namespace gpipe::internal {
 ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions,
                        std::vector<Tied> tied)
     : of_stage_(partitions.size()), tied_(std::move(tied)) {
-  // A parameter and a buffer may have the same storage. A sparse tensor has none.
+  // A parameter and a buffer may have the same storage. A sparse tensor has no storage.
   const auto own = [this](const c10::StorageImpl* storage, bool is_parameter) {
     if (storage != nullptr) storages_[storage] |= is_parameter;
   };

@@ -23,7 +23,7 @@ namespace gpipe::internal {
 class ModelState {
  public:
   struct Parameter {
-    std::string name;  // in the model, where it occurs first
+    std::string name;  // the first name that it has in the model
     at::Tensor tensor;
     // The stages that have the parameter or a copy of it, ascending; the first owns the gradient.
     c10::SmallVector<int64_t, 2> stages;
@@ -43,7 +43,7 @@ class ModelState {
   explicit ModelState(const std::vector<const std::vector<Layer>*>& partitions,
                       std::vector<Tied> tied = {});
 
-  // Each parameter once.
+  // The model's parameters, each once.
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
   // The parameter that `tensor` is, or is a copy of; null if no layer has registered it.
@@ -67,8 +67,8 @@ class ModelState {
   // made.
   void check_parameters(int64_t stage) const;
 
-  // Throws c10::Error if something differs in `now` in a stage with recomputing[stage], and names
-  // it: a parameter, its requires_grad, or a module's mode.
+  // Throws c10::Error that names a parameter, its requires_grad or a module's mode, if that differs
+  // in `now` in a stage with recomputing[stage].
   void check_same(const ModelState& now, const std::vector<bool>& recomputing) const;
 
  private:

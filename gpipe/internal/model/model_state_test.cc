@@ -87,7 +87,7 @@ TEST(ModelStateTest, KnowsACopyAsItsParameter) {
   EXPECT_THAT(refusal([&] { state.check_parameters(2); }),
               HasSubstr("'a.weight' has been modified"));
   EXPECT_EQ(refusal([&] { state.check_parameters(1); }), "");
-  // The parameter's layer has another parameter by now.
+  // If the layer has another parameter by now, the former parameter and its copy are not found.
   EXPECT_EQ(state_of({{weighted()}}, {{weight, {0}, {copy}}}).find(copy), nullptr);
 }
 

@@ -32,8 +32,8 @@ at::Tensor tensor_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
-// The sum of term(value) over `count` values, in double. It keeps several sums side by side,
-// because a single sum would wait for each of its additions.
+// Returns the sum of term(value) over `count` values, in double. The function keeps several sums
+// side by side, because with a single sum each addition would wait for the one before.
 template <typename Value, typename Term>
 double sum_of(const Value* values, int64_t count, int64_t stride, const Term& term) {
   constexpr int64_t kSums = 8;
@@ -48,7 +48,7 @@ double sum_of(const Value* values, int64_t count, int64_t stride, const Term& te
   return sums[0];
 }
 
-// `input`: (N, C, ...), contiguous. The same for any number of threads.
+// `input`: (N, C, ...), contiguous. The result is the same for any number of threads.
 template <typename Value>
 void gather_on_cpu(const at::Tensor& input, double* means, double* spreads) {
   const int64_t rows = input.size(0);
@@ -75,17 +75,19 @@ void gather_on_cpu(const at::Tensor& input, double* means, double* spreads) {
 }
 
 // Moments over all dimensions except the channels, in double whatever the input's dtype is. The CPU
-// has loops of our own: LibTorch would first make a copy in double, and take several times as long
-// as the norm itself.
+// has loops of our own: LibTorch's operators would first make a copy in double, and take several
+// times as long as the norm itself.
 void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.elements = input.numel() / input.size(1);
-  if (input.is_cpu() && input.layout() == c10::kStrided && !input.is_complex()) {
+  const bool on_cpu = input.is_cpu() || (input.is_meta() && CpuGatheringScope::is_open());
+  if (on_cpu && input.layout() == c10::kStrided && !input.is_complex()) {
     at::Tensor values = input.detach();
     if (values.scalar_type() != at::kDouble) values = values.to(at::kFloat);
     values = values.contiguous();
     statistics.mean = at::empty({input.size(1)}, values.options().dtype(at::kDouble));
     statistics.spread = at::empty_like(statistics.mean);
+    if (values.is_meta()) return;
     auto* const means = statistics.mean.mutable_data_ptr<double>();
     auto* const spreads = statistics.spread.mutable_data_ptr<double>();
     if (values.scalar_type() == at::kDouble) {
@@ -105,8 +107,8 @@ void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   statistics.spread = variance * static_cast<double>(statistics.elements);
 }
 
-// Mean and unbiased variance of each instance and channel, computed as the operator does: it treats
-// the channels of every instance as channels of a batch norm.
+// Mean and unbiased variance of each instance and channel, computed as the operator instance_norm
+// does: the channels of every instance are treated as channels of a batch norm.
 void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.instances = input.size(0);
@@ -122,8 +124,8 @@ void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statis
                               statistics.spread, /*momentum=*/1);
 }
 
-// A copy with the input's strides, because the order of sums depends on them. That includes an
-// expanded tensor, whose strides are 0 where it repeats itself.
+// Returns a copy with the input's strides, because the order of sums depends on them. That includes
+// an expanded tensor, whose strides are 0 where it repeats itself.
 at::Tensor copy_of(const at::Tensor& input) {
   c10::NoGradGuard no_grad;
   at::Tensor once = input.detach();
@@ -138,7 +140,7 @@ at::Tensor copy_of(const at::Tensor& input) {
 // Replaces an operator that updates running statistics.
 class UpdateKernel : public c10::OperatorKernel {
  public:
-  // Null if the operator updates none.
+  // Returns null if the operator updates no running statistics.
   static std::unique_ptr<UpdateKernel> make(const c10::FunctionSchema& schema) {
     auto kernel = std::make_unique<UpdateKernel>();
     kernel->arity_ = schema.arguments().size();
@@ -188,12 +190,13 @@ class UpdateKernel : public c10::OperatorKernel {
     if (scope->policy() == RunningStatistics::kKeep) return;
     const bool is_plain = scope->policy() == RunningStatistics::kUpdate;
     if (input.numel() == 0 && !(is_plain && by_instance_)) {
-      // There is nothing to update with, but a counter that was raised just before still counts.
+      // Without elements there is nothing to update with, but a counter that was raised just before
+      // still counts.
     } else if (is_plain) {
       statistics.input = copy_of(input);
       statistics.modes.emplace();
       statistics.threads = at::get_num_threads();
-      // LibTorch's instance norm makes an update even if there are no rows: with NaN.
+      // If there are no rows, LibTorch's instance norm still makes an update, with NaN.
       statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
     } else {
       const GatheringScope gathering;
@@ -249,13 +252,14 @@ RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
 RunningStatisticsScope::~RunningStatisticsScope() {
   current_scope = former_;
   for (const Loan& loan : loans_) {
-    // A later update may have come through another tensor over the same memory.
+    // If no update was noted since the copy was made, the copy stays as it is. Otherwise it gets
+    // the new values: the update may have come through another tensor over the same memory.
     if (loan.updates == updated_.size()) continue;
     try {
-      // Like the update itself, which autograd is not told of.
+      // Autograd is not told of this copy, as it is not told of the update itself.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       loan.copy.copy_(loan.running);
-    } catch (...) {  // it may be left by an exception, which tells more
+    } catch (...) {  // an exception may be under way, which tells more
     }
   }
 }
@@ -269,8 +273,14 @@ RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope
 bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
   const TrackedStatistics::Counter* known = tracked_.counter(counter);
   if (known == nullptr) return false;
+  const bool at_once = policy_ != RunningStatistics::kDefer && !place_.any_order &&
+                       !tracked_.must_wait(stage_, counter);
+  // A tensor that may not be a norm's counter is counted at once. It is put back after a recompute,
+  // as other buffers are (LayerBuffers), so that a layer that reads it finds the value of its
+  // forward.
+  if (at_once && !known->is_norms) return false;
   updated_.push_back(counter.unsafeGetTensorImpl());
-  if (updates_at_once() && !tracked_.must_wait(stage_, counter)) return false;
+  if (at_once && policy_ == RunningStatistics::kUpdate) return false;
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
   return true;
 }
@@ -281,16 +291,17 @@ bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
     if (tensor->defined()) updated_.push_back(tensor->unsafeGetTensorImpl());
   }
   if (!updates_at_once()) return true;
-  // If a counter was logged, its update must be logged too, because its momentum may depend on the
-  // counter.
+  // If a counter was logged, the update of its norm must be logged too, because the momentum may
+  // depend on the counter.
   return tracked_.must_wait(stage_, running_mean) || tracked_.must_wait(stage_, running_var) ||
          log_->counts(place_);
 }
 
 void RunningStatisticsScope::lend(c10::IValue& running) {
   const at::Tensor tensor = tensor_of(running);
-  // Norms that no layer has registered are not tracked. After any update, the tensor may be an
-  // alias of what was updated; a copy that was not needed costs little.
+  // Norms that no layer has registered are not tracked. So after any update in this scope a copy is
+  // made, because the tensor may be an alias of what was updated. A copy that was not needed costs
+  // little.
   if (!tensor.defined() || (updated_.empty() && !tracked_.trains(tensor))) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor copy = tensor.detach().clone();

@@ -12,13 +12,13 @@
 //   out of order, each micro-batch's moments are kept until then and added up in the loop's order.
 //
 // Both ways intercept operators: those that update running statistics, and the addition that counts
-// batches. So they work for any module that calls these operators; the user's modules are neither
+// batches. So they work for any module that calls these operators. The user's modules are neither
 // replaced nor changed. The output of a norm in training does not depend on its running statistics,
 // so an operator that must not change them gets zeros in their place.
 //
 // Autograd is not told of these updates. A norm in evaluation mode saves its running statistics for
-// its backward, and updates of later micro-batches come before that. So where a module that trains
-// uses them in evaluation mode, the operator gets copies (lend()).
+// its backward, and updates of later micro-batches come before that backward. So if a module that
+// trains uses its statistics in evaluation mode, the operator gets copies (lend()).
 //
 // Limits: a module that reads its running statistics in a training forward sees the values from
 // before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. If
@@ -41,7 +41,7 @@
 namespace gpipe::internal {
 
 enum class RunningStatistics : uint8_t {
-  kUpdate,  // like the module on its own; through the log if shared or out of order
+  kUpdate,  // as the module itself does; through the log if shared or out of order
   kKeep,    // in a recompute: leave them unchanged
   kDefer,   // through the log, once per mini-batch
 };
@@ -51,7 +51,8 @@ enum class RunningStatistics : uint8_t {
 // Requirements: it is used under an InterceptionScope.
 class RunningStatisticsScope {
  public:
-  // `log` may be null with kKeep. `any_order`: the forwards of this stage do not ascend.
+  // `log` may be null with kKeep. `any_order`: the forwards of this stage do not ascend. With kKeep
+  // `any_order` is also set if the stage's updates are deferred.
   RunningStatisticsScope(RunningStatistics policy, const TrackedStatistics& tracked,
                          StatisticsLog* log, int64_t micro_batch, bool any_order = false,
                          int64_t stage = 0);
@@ -65,9 +66,9 @@ class RunningStatisticsScope {
   // The following functions are called by the intercepted operators. current() is null outside a
   // scope.
   static RunningStatisticsScope* current();
-  // Whether the addition must not be made now.
+  // Whether the addition to `counter` must not be made now.
   bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
-  // Whether the update of these two must not be made now.
+  // Whether the update of these two tensors must not be made now.
   bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var);
   RunningStatistics policy() const { return policy_; }
   void update(StatisticsLog::Statistics statistics);
@@ -80,7 +81,7 @@ class RunningStatisticsScope {
   bool has_updated(const at::Tensor& tensor) const;
 
  private:
-  // Whether the module itself makes the update, unless stages share the statistics.
+  // Whether the module itself makes the update, unless several stages share the statistics.
   bool updates_at_once() const {
     return policy_ == RunningStatistics::kUpdate && !place_.any_order;
   }

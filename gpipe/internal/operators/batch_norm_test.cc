@@ -24,7 +24,7 @@ constexpr auto kUpdate = RunningStatistics::kUpdate;
 constexpr auto kKeep = RunningStatistics::kKeep;
 constexpr auto kDefer = RunningStatistics::kDefer;
 
-// One channel; a momentum of 1/2 keeps the arithmetic of these tests exact.
+// The norm has one channel. A momentum of 1/2 keeps the arithmetic of these tests exact.
 nn::BatchNorm1d batch_norm(std::optional<double> momentum = 0.5) {
   return nn::BatchNorm1d(nn::BatchNormOptions(1).momentum(momentum));
 }
@@ -92,7 +92,8 @@ TEST(TrackedStatistics, KnowsCountersByNameAndByModule) {
   EXPECT_EQ(tracked.counter(at::Tensor()), nullptr);
 }
 
-// It may count anything.
+// If a buffer named "num_batches_tracked" has no running statistics beside it, it is not tracked,
+// because it may count anything.
 TEST(TrackedStatistics, ACounterWithoutStatisticsBesideItIsNone) {
   nn::Module module;
   const at::Tensor own = module.register_buffer("num_batches_tracked", torch::tensor(int64_t{0}));
@@ -219,7 +220,7 @@ TEST(RunningStatisticsScope, InEvaluationNothingIsUpdated) {
   }
 }
 
-// The backward needs the statistics as the forward has left them; autograd does not notice that a
+// The backward needs the statistics as the forward has left them. Autograd does not notice that a
 // later forward updates them.
 TEST(RunningStatisticsScope, ANormInEvaluationSavesWhatItsOwnForwardLeaves) {
   const at::Tensor x = column({1, 2, 4});
@@ -255,7 +256,7 @@ TEST(RunningStatisticsScope, ANormInEvaluationSavesWhatItsOwnForwardLeaves) {
   }
 }
 
-// The same where the statistics are given through another tensor over their memory.
+// The gradient is also right if the statistics are given through another tensor over their memory.
 TEST(RunningStatisticsScope, AnAliasInEvaluationIsSavedAsItsOwnForwardLeavesIt) {
   using Alias = at::Tensor (*)(const at::Tensor&);
   const Alias aliases[] = {[](const at::Tensor& x) { return x.detach(); },
@@ -265,7 +266,7 @@ TEST(RunningStatisticsScope, AnAliasInEvaluationIsSavedAsItsOwnForwardLeavesIt) 
   for (size_t kind = 0; kind < std::size(aliases); ++kind) {
     for (const bool evaluates_first : {false, true}) {
       for (const bool is_registered : {true, false}) {
-        if (!is_registered && evaluates_first) continue;  // nothing tells that it will be updated
+        if (!is_registered && evaluates_first) continue;  // nothing tells of the later update
         const auto gradient_of = [&](Model* model, nn::BatchNorm1d& norm) {
           const at::Tensor leaf = x.clone().set_requires_grad(true);
           const auto both = [&](const at::Tensor& input) {
@@ -310,8 +311,9 @@ TEST(RunningStatisticsScope, OtherTensorsAreCountedUpAtOnce) {
   EXPECT_EQ(number.item<int64_t>(), 4);
 }
 
-// Two stages have the norm. They run at the same time, so they log in any order; a loop over the
-// micro-batches would call it for (0, stage 0), (0, stage 1), (1, stage 0), (1, stage 1).
+// Two stages have the norm. They run at the same time, so they log in any order. The updates must
+// be made in the order of a loop over the micro-batches: (0, stage 0), (0, stage 1), (1, stage 0),
+// (1, stage 1).
 TEST(RunningStatisticsScope, SharedStatisticsAreUpdatedAfterTheRunInTheLoopsOrder) {
   for (const std::optional<double> momentum :
        {std::optional<double>(0.3), std::optional<double>()}) {
@@ -328,7 +330,7 @@ TEST(RunningStatisticsScope, SharedStatisticsAreUpdatedAfterTheRunInTheLoopsOrde
     for (const int k : {2, 0, 3, 1}) {
       at::Tensor x = inputs[k].clone();
       EXPECT_THAT(model.run(kUpdate, k % 2, k / 2, k % 2, norm, x), EqualsBitwise(outputs[k]));
-      x.zero_();  // later layers may do so
+      x.zero_();  // a later layer may change the norm's input
     }
     EXPECT_THAT(buffers_of(norm), EqualsBitwise(before));
     model.commit();
@@ -338,7 +340,8 @@ TEST(RunningStatisticsScope, SharedStatisticsAreUpdatedAfterTheRunInTheLoopsOrde
   }
 }
 
-// The operator's order of sums, and so the last bit, depends on the strides of its input.
+// The order in which the operator adds up, and so the last bit, depends on the strides of its
+// input. So a logged input must keep its strides.
 TEST(RunningStatisticsScope, SharedStatisticsAreThoseOfInputsWithTheseStrides) {
   const at::Tensor x = torch::randn({8, 3, 6});
   const std::pair<const char*, at::Tensor> inputs[] = {
@@ -383,7 +386,7 @@ TEST(RunningStatisticsScope, SharedStatisticsOfAnInstanceNorm) {
   EXPECT_THAT(norm->running_var, EqualsBitwise(plain->running_var));
 }
 
-// The mini-batch 0, 0, 9, 7, 9 has mean 5 and unbiased variance 86 / 4.
+// The mini-batch 0, 0, 9, 7, 9 has mean 5 and unbiased variance 86 / 4, however it is cut.
 TEST(RunningStatisticsScope, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {
   nn::BatchNorm1d plain = batch_norm(), norm = batch_norm();
   Model model(1);
@@ -395,7 +398,8 @@ TEST(RunningStatisticsScope, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {
       EXPECT_THAT(model.run(kDefer, 0, i, 0, norm, pieces[i]), EqualsBitwise(plain(pieces[i])))
           << "normalized by its own statistics";
     }
-    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), order) << "not before the commit";
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), order)
+        << "num_batches_tracked must not change before the commit";
     model.commit();
     EXPECT_THAT(buffers_of(norm),
                 EqualsBitwise(order == 0 ? buffers(2.5, 11.25, 1) : buffers(3.75, 16.375, 2)));
@@ -404,7 +408,8 @@ TEST(RunningStatisticsScope, DeferredStatisticsAreThoseOfTheWholeMiniBatch) {
   EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers(3.75, 16.375, 2))) << "the log is empty";
 }
 
-// A sum of squares would cancel, and float has no digits left for it.
+// With a sum of squares the variance would be a difference of two large numbers, for which float
+// has too few digits.
 TEST(RunningStatisticsScope, DeferredStatisticsDoNotSufferFromALargeMean) {
   nn::BatchNorm1d norm = batch_norm(1.0);
   Model model(1);
@@ -430,7 +435,8 @@ TEST(RunningStatisticsScope, DeferredCumulativeStatisticsCountMiniBatches) {
   EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers(2, 2.75, 2)));
 }
 
-// A norm that a layer calls twice has two updates in a mini-batch, and another layer has its own.
+// In a mini-batch, a norm gets one update for each of its calls: two from a layer that calls it
+// twice, and one from another layer.
 TEST(RunningStatisticsScope, EachCallInALayersForwardIsOneDeferredUpdate) {
   nn::BatchNorm1d norm = batch_norm();
   Model model(2);
@@ -438,7 +444,8 @@ TEST(RunningStatisticsScope, EachCallInALayersForwardIsOneDeferredUpdate) {
   model.tracked.add(1, *norm);
   for (int64_t i = 0; i < 2; ++i) {
     const InterceptionScope interception;
-    // The second stage is listed last, whenever it runs.
+    // The second stage's log is the last one, so its update comes last, although the stage runs
+    // first.
     {
       const RunningStatisticsScope scope(kDefer, model.tracked, &model.logs[1], i);
       RunningStatisticsScope::enter_layer(1);
@@ -450,11 +457,12 @@ TEST(RunningStatisticsScope, EachCallInALayersForwardIsOneDeferredUpdate) {
     (void)norm(column({8, 8}));
   }
   model.commit();
-  // From 0: half of the way to 4, to 8, and to 16.
+  // The running mean goes from 0 half of the way to 4, then to 8, and then to 16.
   EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers(10.5, 0.125, 3)));
 }
 
-// Instances have means 3, 1, 4, 0 and unbiased variances 9, 0, 4, 0.
+// Instances have means 3, 1, 4, 0 (together 2) and unbiased variances 9, 0, 4, 0 (together 3.25). A
+// momentum of 1/2 moves the statistics half of the way there.
 TEST(RunningStatisticsScope, DeferredStatisticsOfAnInstanceNormAreOverAllInstances) {
   nn::InstanceNorm1d norm(nn::InstanceNorm1dOptions(1).track_running_stats(true).momentum(0.5));
   Model model(1);
@@ -469,7 +477,7 @@ TEST(RunningStatisticsScope, DeferredStatisticsOfAnInstanceNormAreOverAllInstanc
   EXPECT_THAT(norm->running_var, EqualsBitwise(torch::tensor({2.125f})));
 }
 
-// The forwards of the stage do not ascend.
+// The forwards of the stage do not ascend, but the updates are made as if they did.
 TEST(RunningStatisticsScope, ForwardsOutOfOrderAreUpdatedAfterTheRunInTheLoopsOrder) {
   for (const std::optional<double> momentum :
        {std::optional<double>(0.3), std::optional<double>()}) {
@@ -499,7 +507,7 @@ TEST(RunningStatisticsScope, DeferredStatisticsDoNotDependOnTheOrder) {
     Model model(1);
     model.tracked.add(0, *norm);
     for (const int64_t i : order) {
-      // The layer calls the norm twice, which makes two updates.
+      // The layer calls the norm twice, so a mini-batch makes two updates.
       const InterceptionScope interception;
       const RunningStatisticsScope scope(kDefer, model.tracked, &model.logs[0], i, any_order);
       RunningStatisticsScope::enter_layer(0);

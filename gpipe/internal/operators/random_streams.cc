@@ -21,7 +21,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The layer number while leaves accumulate: they may belong to several layers, or to none.
+// The layer number while leaves accumulate: leaves may belong to several layers, or to none.
 constexpr int64_t kLeaves = -2;
 
 thread_local RandomStreams* current_draws = nullptr;
@@ -70,8 +70,8 @@ std::mutex& given_generators_mutex() {
   return *mutex;
 }
 
-// Replaces every operator that has an argument `generator`. It gives a generator to an operator
-// that has none, and in a recompute it replaces the one that the layer gave.
+// Replaces every operator that has an argument `generator`. The replacement gives a generator to an
+// operator that got none. In a recompute it replaces the generator that the layer gave.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
@@ -83,8 +83,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       c10::IValue& value = (*stack)[base + i];
       if (schema[i].name() != "generator") continue;
       if (!value.isNone()) {
-        // Locked until the operator has drawn: a stage that uses the same generator must not draw
-        // in between.
+        // The mutex is locked until the operator has drawn, because a stage that uses the same
+        // generator must not draw in between.
         if (!of_given.owns_lock()) of_given.lock();
         value = c10::IValue(draws->given(value.toGenerator()));
         continue;
@@ -97,7 +97,7 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(after_interception(keys), stack);
 }
 
-// The fused dropout of GPUs takes no generator; the unfused form does.
+// The fused dropout of GPUs takes no generator, so the unfused form is computed here.
 std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, const at::Tensor& input,
                                                   double p, std::optional<bool> train) {
   InterceptionPause pause;
@@ -129,7 +129,7 @@ const c10::IValue* find_argument(const c10::OperatorHandle& op, const torch::jit
 
 // While the scope lives, the default generator of a device is in the state of another generator.
 // Only one scope lives at a time. Code outside of pipelines that draws from the default generator
-// meanwhile gets numbers of ours.
+// meanwhile gets numbers of that other generator.
 class DefaultGeneratorScope {
  public:
   explicit DefaultGeneratorScope(const at::Generator& state)
@@ -153,8 +153,8 @@ class DefaultGeneratorScope {
 };
 
 // Fused attention draws its dropout from the default generator of its device, and cannot take
-// another one. It reads the generator when it is launched, so later changes of the generator do not
-// matter.
+// another one. The kernel reads the generator when it is launched, so later changes of the
+// generator do not matter.
 void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   InterceptionPause pause;
@@ -170,7 +170,8 @@ void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet k
 }
 
 // Recurrent layers of cuDNN, MIOpen and Metal keep a random state of their own for the dropout
-// between their layers, and it goes on from call to call.
+// between their layers, and that state goes on from call to call. So a recompute or a replay would
+// draw other numbers.
 void without_repetition(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                         torch::jit::Stack* stack) {
   const bool drops = find_argument(op, *stack, "train")->toBool() &&
@@ -192,7 +193,7 @@ bool contains(const std::string& text, const char* part) {
 }
 
 // The operators of LibTorch that draw without an argument `generator` and that are not made of
-// others that have one.
+// other operators that have this argument.
 bool is_fused_attention(const std::string& name) {
   for (const char* const part : {"_backward", "_math", "_for_cpu", "_fused_sdp_choice"}) {
     if (contains(name, part)) return false;
@@ -263,10 +264,11 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
   ++draws_;
   if (recorder_ != nullptr) {
     const size_t drawn = recorder_->draws.size();
-    TORCH_CHECK(drawn < recorder_->generators.size(), "more random numbers are drawn than before");
+    TORCH_CHECK(drawn < recorder_->generators.size(),
+                "more random numbers are drawn while a graph is recorded than in the runs before");
     const at::Generator& next = recorder_->generators[drawn];
-    TORCH_CHECK(next.device() == device, "random numbers are drawn on ", device, ", not on ",
-                next.device());
+    TORCH_CHECK(next.device() == device, "random numbers are drawn on ", device,
+                " while a graph is recorded, but on ", next.device(), " in the runs before");
     recorder_->draws.push_back({place_.layer, number_++});
     return next;
   }
@@ -300,13 +302,13 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
   ++given_draws_;
   if (given_ == nullptr) return generator;
   if (checkpoint_phase() == CheckpointPhase::kCheckpointing) {
-    at::Generator same = generator;  // another handle
+    at::Generator same = generator;  // another handle of the same generator
     const std::lock_guard<std::mutex> lock(same.mutex());
     given_->states.push_back(same.clone());
   } else if (checkpoint_phase() == CheckpointPhase::kRecomputing &&
              given_->next < given_->states.size()) {
     const at::Generator& state = given_->states[given_->next++];
-    // A copy, because a graph that is kept is recomputed again.
+    // The state is copied, because a graph that is kept is recomputed again.
     if (state.device() == generator.device()) return state.clone();
   }
   return generator;

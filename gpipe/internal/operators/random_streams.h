@@ -25,13 +25,14 @@ namespace gpipe::internal {
 
 // A draw in a cell's forward by a function whose forward is not recorded by autograd.
 struct DrawRecord {
-  uint64_t sequence_nr;  // of the next graph node at the time of the draw
+  uint64_t sequence_nr;  // that of the next graph node at the time of the draw
   int64_t layer;
   int64_t number;  // index of the draw within the layer
 };
 
-// While it is set (RandomStreams::record), operators that draw take these generators, one for each
-// draw, unseeded: a graph of kernels is recorded, and will be replayed for other micro-batches.
+// While a DrawRecorder is set (RandomStreams::record), a graph of kernels is recorded, which will
+// be replayed for other micro-batches. Operators that draw take these generators, one for each
+// draw, unseeded.
 struct DrawRecorder {
   struct Draw {
     int64_t layer;
@@ -81,8 +82,8 @@ class RandomStreams {
   // How often given(generator) was called.
   int64_t given_draws() const { return given_draws_; }
 
-  // Starts a recording; null ends it. Meanwhile generator() throws c10::Error for a draw on another
-  // device, or if no generator is left.
+  // Starts a recording; null ends it. During a recording generator() throws c10::Error for a draw
+  // on another device, or if no generator is left.
   void record(DrawRecorder* recorder) { recorder_ = recorder; }
   // Throws c10::Error while something is recorded: numbers drawn from `what` would be the same ones
   // in every replay.
@@ -91,7 +92,7 @@ class RandomStreams {
   static uint64_t seed_of_draw(uint64_t step_seed, int64_t micro_batch,
                                const DrawRecorder::Draw& draw);
 
-  // The generator to draw from instead of one that the layer gave.
+  // Returns the generator to draw from instead of `generator`, which the layer gave.
   at::Generator given(const at::Generator& generator);
 
   // The current RandomStreams of this thread, or null.
@@ -144,10 +145,11 @@ class RandomStreamsScope {
   std::optional<SeenByAutogradScope<autograd_info, RandomStreams>> for_autograd_;
 };
 
-// A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.
+// A step's seed, drawn from the process's CPU generator, so that the seed follows
+// torch::manual_seed.
 uint64_t draw_step_seed();
 
-// The seed that torch::manual_seed has given that generator last.
+// The seed that torch::manual_seed has given the process's CPU generator last.
 uint64_t process_seed();
 
 }  // namespace gpipe::internal

@@ -28,7 +28,7 @@ using ::testing::AllOf;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 
-// Long enough that two streams never draw the same.
+// The draw is so long that two streams never draw the same.
 at::Tensor draw() { return torch::randn({16}, at::kDouble); }
 
 class RandomStreamsTest : public ::testing::Test {
@@ -61,7 +61,8 @@ TEST_F(RandomStreamsTest, DrawsDependOnEachPartOfTheirPlaceAndOnNothingElse) {
   for (size_t a = 0; a < drawn.size(); ++a) {
     for (size_t b = 0; b < a; ++b) EXPECT_FALSE(drawn[a].equal(drawn[b])) << a << ", " << b;
   }
-  // The opposite order, in another object, after other draws from the process's generator.
+  // The places come in the opposite order, in another object, after other draws from the process's
+  // generator. Still each place draws what it drew before.
   (void)at::rand({3});
   RandomStreams others;
   const RandomStreamsScope scope(&others);
@@ -115,14 +116,15 @@ TEST_F(RandomStreamsTest, ARecomputeDrawsAgainFromAGivenGeneratorAndLeavesItAlon
   }
   EXPECT_EQ(given.states.size(), 2u);
   const at::Tensor state = generator.get_state();
-  for (int repeat = 0; repeat < 2; ++repeat) {  // a graph may be kept
+  for (int repeat = 0; repeat < 2; ++repeat) {  // a graph that is kept is recomputed twice
     const CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
     given.next = 0;
     EXPECT_THAT(at::rand({8}, generator), EqualsBitwise(first));
     EXPECT_THAT(at::randperm(8, generator), EqualsBitwise(second));
   }
   EXPECT_THAT(generator.get_state(), EqualsBitwise(state));
-  // Outside of checkpointed cells, and in cells without a recompute, no state is kept.
+  // Outside of checkpointed cells, and in cells without a recompute, no state is kept, and the
+  // generator goes on.
   EXPECT_FALSE(at::rand({8}, generator).equal(first));
   EXPECT_EQ(given.states.size(), 2u);
 }
@@ -134,7 +136,7 @@ TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpo
   };
   const auto refused = ::testing::ThrowsMessage<c10::Error>(
       AllOf(HasSubstr("aten::_cudnn_rnn"), HasSubstr("Checkpoint::kNever")));
-  // A call that is not refused reaches LibTorch, which has no such operator for the CPU.
+  // A call that this test lets pass reaches LibTorch, which has no such operator for the CPU.
   const auto passed = ::testing::ThrowsMessage<c10::Error>(HasSubstr("Could not run"));
   const RandomStreamsScope scope(&streams_);
   EXPECT_THAT([&] { run(0.5, true); }, passed);
@@ -144,7 +146,8 @@ TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpo
   EXPECT_THAT([&] { run(0.5, false); }, passed);
 }
 
-// The kernels of these operators are for GPUs; generators_test runs them where there are GPUs.
+// The kernels of these operators are for GPUs, so only their names are tested here. The test
+// generators_test runs them where there are GPUs.
 TEST_F(RandomStreamsTest, OperatorsThatDrawWithoutAGeneratorAreSeen) {
   const RandomStreamsScope scope(&streams_);
   const auto seen = [](const char* name) {
@@ -280,7 +283,8 @@ TEST_F(RandomStreamsTest, AnotherThreadDrawsFromItsOwn) {
   EXPECT_EQ(seen, nullptr);
 }
 
-// A thread of autograd's engine starts a node with the state of the thread that called backward.
+// Autograd's engine starts a node on its own thread with the state of the thread that called
+// backward. So draws there are those of the caller.
 TEST_F(RandomStreamsTest, AThreadThatAutogradUsesDrawsForItsCaller) {
   auto on_thread = [](const at::ThreadLocalState& state) {
     RandomStreams* seen = nullptr;
@@ -325,6 +329,7 @@ TEST(DrawStepSeed, FollowsTheSeedOfTheProcess) {
 }
 
 // As for a graph, the draws are recorded once, and their generators are seeded for each replay.
+// With the seeds of another micro-batch they draw what that micro-batch draws.
 TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
   const auto two_layers = [&](int64_t micro_batch) {
     streams_.enter(5, micro_batch, 0);
@@ -352,7 +357,8 @@ TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
   EXPECT_THAT(two_layers(3)[2], EqualsBitwise(want[2])) << "as before";
 }
 
-// A replay cannot seed other generators anew.
+// A draw from a generator of the layer's or the operator's own is refused in a recording, because a
+// replay cannot seed that generator anew.
 TEST_F(RandomStreamsTest, OtherGeneratorsCannotBeRecorded) {
   const auto refused = [](const char* what) {
     return ::testing::ThrowsMessage<c10::Error>(HasSubstr(what));

@@ -19,8 +19,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Sets this thread's number of intra-op threads, and restores it on exit. An equal number is not
-// set: at::set_num_threads also writes the number of threads that are started later.
+// Sets this thread's number of intra-op threads, and restores it on exit. If the number is equal,
+// it is not set, because at::set_num_threads also changes the number of threads that start later.
 class ThreadsScope {
  public:
   explicit ThreadsScope(int threads) : before_(at::get_num_threads()) {
@@ -36,12 +36,12 @@ class ThreadsScope {
   const int before_;
 };
 
-// Computed in double and rounded once.
+// The result is computed in double and rounded once.
 at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double momentum) {
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
 
-// The index of `tensor` in `buffers`; -1 if it is undefined.
+// Returns the index of `tensor` in `buffers`, or -1 if it is undefined.
 int64_t number_of(const at::Tensor& tensor, const std::vector<at::Tensor>& buffers) {
   if (!tensor.defined()) return -1;
   for (size_t k = 0; k < buffers.size(); ++k) {
@@ -89,7 +89,8 @@ void StatisticsLog::settle() {
 
 void StatisticsLog::put(Entry entry) {
   if (entry.place.deferred && !entry.place.any_order) {
-    // Micro-batches usually make the same calls in the same order, so the search ends at once.
+    // Micro-batches usually make the same calls in the same order, so the search mostly ends at the
+    // first entry.
     for (size_t k = 0; k < entries_.size(); ++k) {
       const size_t place = (next_ + k) % entries_.size();
       Entry& known = entries_[place];
@@ -126,8 +127,8 @@ void StatisticsLog::merge_in_order() {
   }
 }
 
-// For batch norms, the pairwise update of Chan, Golub, LeVeque (1979), which does not suffer from
-// cancellation as a sum of squares does.
+// Statistics of batch norms are merged by the pairwise update of Chan, Golub, LeVeque (1979), which
+// loses no digits by cancellation, unlike a sum of squares.
 void StatisticsLog::merge(Statistics& sum, Statistics& fresh) {
   c10::NoGradGuard no_grad;
   sum.momentum = fresh.momentum;
@@ -157,7 +158,8 @@ void StatisticsLog::apply(Entry& entry) {
   if (s.modes) modes.emplace(*s.modes);
   std::optional<ThreadsScope> threads;
   if (s.threads > 0) threads.emplace(s.threads);
-  // Like the operators, which do not tell autograd that they write to these tensors.
+  // Autograd is not told that the log writes to these tensors, because LibTorch's operators do not
+  // tell it of such updates either.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (s.input.defined() && s.instances > 0) {
     at::instance_norm(s.input, {}, {}, s.running_mean, s.running_var, /*use_input_stats=*/true,
@@ -168,7 +170,8 @@ void StatisticsLog::apply(Entry& entry) {
     at::batch_norm_update_stats(s.input, s.running_mean, s.running_var, s.momentum);
     return;
   }
-  // With one element per channel the operator also gives infinity.
+  // If there is one element per channel, this divides by 0, and gives infinity as the operator
+  // does.
   if (s.elements > 0) s.spread = s.spread / static_cast<double>(s.elements - 1);
   auto renew = [&](const at::Tensor& running, const at::Tensor& fresh) {
     if (!running.defined() || !fresh.defined()) return;

@@ -23,7 +23,7 @@ class StatisticsLog {
   // The place of an update in the loop's order.
   struct Place {
     int64_t micro_batch = 0;
-    int64_t layer = 0;  // in the whole model
+    int64_t layer = 0;  // index in the whole model
     // Several micro-batches' updates become one update for each call of a norm in a layer's
     // forward. Calls are told apart by the tensors that they update, and by the number of updates
     // of these tensors before.
@@ -31,30 +31,31 @@ class StatisticsLog {
     bool any_order = false;  // the micro-batches come in any order
   };
   struct Statistics {
-    at::Tensor running_mean;  // this one and running_var: not updated if undefined
+    at::Tensor running_mean;  // not updated if undefined, like running_var
     at::Tensor running_var;
     double momentum = 0;
-    int64_t instances = 0;  // the number of instances of an instance norm; 0: a batch norm
-    // Not deferred: LibTorch's operator makes the update, from a copy of its input. Computing the
-    // update from mean and variance would take less memory, but would not always give the same last
-    // bit.
+    int64_t instances = 0;  // the number of instances of an instance norm; 0 for a batch norm
+    // If the update is not deferred, LibTorch's operator makes it, from this copy of its input.
+    // Computing the update from mean and variance would take less memory, but would not always give
+    // the same last bit.
     at::Tensor input;
-    // The modes that the layer ran under: it may set autocast or rounding itself.
+    // The modes that the layer ran under, because a layer may set autocast or rounding itself.
     std::optional<CallerState> modes;
-    // The layer's number of intra-op threads. LibTorch's operator sums a part of a
-    // channels-last input per thread, so that another number gives other last bits.
+    // The layer's number of intra-op threads. LibTorch's operator sums a part of a channels-last
+    // input per thread, so another number gives other last bits.
     int threads = 0;
-    // Deferred only. For an instance norm: means and unbiased variances, of shape (instances * C).
-    // For a batch norm: means and sums of squared deviations, of shape (C).
+    // Only for deferred updates. For an instance norm these are means and unbiased variances, of
+    // shape (instances * C). For a batch norm they are means and sums of squared deviations, of
+    // shape (C).
     at::Tensor mean;
     at::Tensor spread;
     int64_t elements = 0;  // per channel, for a batch norm
   };
 
-  // Logs the addition to a counter. It belongs to the update that follows, if that has the same
-  // place.
+  // Logs the addition to a counter. The addition belongs to the update that follows, if that update
+  // has the same place.
   void count(const Place& place, const at::Tensor& counter, bool cumulative, const c10::Scalar& by);
-  bool counts(const Place& place) const;  // whether the last entry is a count() there
+  bool counts(const Place& place) const;  // whether the last entry is a count() at `place`
   void update(const Place& place, Statistics statistics);
 
   // The deferred updates of all stages' logs as numbers, for another replica, which has the same
@@ -91,7 +92,7 @@ class StatisticsLog {
   static void apply(Entry& entry);
 
   std::vector<Entry> entries_;
-  std::optional<Entry> counted_;  // not yet in entries_
+  std::optional<Entry> counted_;  // a count() that is not yet in entries_
   size_t next_ = 0;               // where put() looks first for the entry that it extends
 };
 

@@ -15,7 +15,7 @@
 
 namespace gpipe::internal {
 
-// Tensors are told apart by their memory.
+// Tensors over the same memory count as one tensor.
 //
 // Thread-safety: all functions are thread-safe.
 class StatisticsUse {
@@ -24,7 +24,7 @@ class StatisticsUse {
 
   // Called before a run: forgets tensors that no other code holds any more.
   void forget_freed();
-  // Notes that `stage` updates `tensor`. Returns the only stage that has done so up to now, or
+  // Notes that `stage` updates `tensor`. Returns the only stage that has updated it up to now, or
   // kSeveral.
   int64_t note(int64_t stage, const at::Tensor& tensor);
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kShared = StatisticsUse::kSeveral;
 constexpr char kCounterName[] = "num_batches_tracked";
 
-// The three known kinds have no common base class with these members.
+// The three kinds of batch norm of LibTorch have no common base class with these members.
 struct BatchNorm {
   const at::Tensor& counter;
   const at::Tensor& running_mean;
@@ -51,10 +51,12 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
     if (norm->counter.defined()) {
       Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
       counter.cumulative = counter.cumulative || norm->cumulative;
+      counter.is_norms = true;
     }
   }
   const auto buffers = layer.named_buffers(/*recurse=*/false);
-  // A norm counts beside its statistics. Any other layer may have a counter of that name.
+  // A norm has its counter beside its running statistics. Any other layer may have a buffer of that
+  // name.
   const bool has_statistics = std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
     return buffer.value().defined() && buffer.value().is_floating_point();
   });
@@ -70,7 +72,7 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
 }
 
 void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool trains) {
-  // On meta there are no values that could depend on timing.
+  // A tensor on meta has no values that could depend on timing.
   if (!tensor.defined() || tensor.is_meta()) return;
   modules_.back().push_back(tensor);  // keeps it alive
   if (trains) training_.insert(tensor.unsafeGetTensorImpl());
@@ -116,7 +118,8 @@ bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const
   if (!several_stages_ || tensor.is_meta() || storage_of(tensor) == nullptr) return false;
   if (must_wait(tensor)) return true;
   if (use_ == nullptr) return false;
-  // A tensor that no layer has registered may be a layer's temporary, for this update alone.
+  // A tensor that no layer has registered may be a layer's temporary tensor, made for this update
+  // alone.
   const auto found = owners_.find(storage_of(tensor));
   const bool is_registered = found != owners_.end();
   if (is_registered && found->second.stage == stage) return false;

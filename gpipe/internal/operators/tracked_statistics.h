@@ -15,12 +15,12 @@
 
 namespace gpipe::internal {
 
-// The running statistics and counters in a model's modules as they are now. It is made anew for
-// each run, because a module may be replaced between two runs. It keeps the tensors alive, so that
-// no new tensor is taken for one of them.
+// The running statistics and counters in a model's modules as they are now. The object is made anew
+// for each run, because a module may be replaced between two runs. It keeps the tensors alive, so
+// that no new tensor is taken for one of them.
 class TrackedStatistics {
  public:
-  // `use`: what earlier runs have shown; null: each stage updates what it has registered.
+  // `use`: what earlier runs have shown. If it is null, each stage updates what it has registered.
   explicit TrackedStatistics(int64_t stages, StatisticsUse* use = nullptr)
       : several_stages_(stages > 1), use_(use) {}
 
@@ -28,13 +28,14 @@ class TrackedStatistics {
   void add(int64_t stage, torch::nn::Module& layer);
 
   struct Counter {
-    bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
+    bool cumulative = false;  // for a batch norm without momentum: the momentum is 1 / counter
+    bool is_norms = false;    // certainly a norm's; if false, its name and neighbors say so
   };
-  // Null if `tensor` is not a counter.
+  // Returns null if `tensor` is not a counter.
   const Counter* counter(const at::Tensor& tensor) const;
 
   // Whether a module that was in training mode at the start of the run has the tensor, or another
-  // one over its memory, so that the run may update it.
+  // tensor over its memory, so that the run may update it.
   bool trains(const at::Tensor& tensor) const;
 
   // Whether modules of several stages have the tensor, or another tensor with its memory.
@@ -49,9 +50,9 @@ class TrackedStatistics {
 
  private:
   struct Owner {
-    int64_t stage;  // StatisticsUse::kSeveral: several stages have registered it
-    bool alone;     // no other stage updates it
-    size_t module;  // in modules_
+    int64_t stage;  // StatisticsUse::kSeveral if several stages have registered it
+    bool alone;     // whether no other stage updates the tensor
+    size_t module;  // index in modules_
   };
   void own(int64_t stage, const at::Tensor& tensor, bool trains);
 

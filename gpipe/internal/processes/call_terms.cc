@@ -27,8 +27,9 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
                         size_t first) {
   const int64_t rows = terms.at(first).rows;
   if (rows < 0) {
-    throw std::invalid_argument(rank_text(first) +
-                                ", which has the first stage, was given no input");
+    throw std::invalid_argument(
+        rank_text(first) +
+        ", which has the first stage, was given no input; give it the mini-batch");
   }
   for (size_t rank = begin; rank < end; ++rank) {
     if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;

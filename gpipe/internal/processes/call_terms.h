@@ -16,9 +16,11 @@ namespace gpipe::internal {
 
 // A value.
 struct CallTerms {
-  // Values that must be the same everywhere: (name, value), both as an error message prints them.
+  // Values that must be the same everywhere: (name, value), name and value as an error message
+  // prints them.
   std::vector<std::pair<std::string, std::string>> same;
-  // The number of rows of the inputs, or the targets, that this process was given; -1: none.
+  // The number of rows of the inputs, or the targets, that this process was given. -1 if it was
+  // given neither.
   int64_t rows = -1;
   // The seed of the step's random numbers, drawn in this process. Rank 0's is used.
   uint64_t seed = 0;
@@ -30,17 +32,17 @@ struct CallTerms {
   std::string trained_ties = {};
 
   std::string to_bytes() const;
-  // The inverse of to_bytes(). Throws std::invalid_argument for bytes that it did not make.
+  // The inverse of to_bytes(). Throws std::invalid_argument for bytes that to_bytes() did not make.
   static CallTerms from_bytes(std::string_view bytes);
 };
 
-// The first difference, as a message that names two ranks and the values of both; none if all
+// The first difference, as a message that names two ranks and the values of both; nullopt if all
 // agree. `terms`: by rank, at least one. Every process that gets the same terms finds the same
 // difference.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
 
 // A warning that names two ranks that have not called zero_grad() equally often, for example
-// because one has missed a call; empty if all have called it equally often.
+// because one has missed a call. Empty if all have called it equally often.
 std::string zero_grads_text(const std::vector<CallTerms>& terms);
 
 // Combines CallTerms::changed_ties of all processes: [tie] is '1' if any process has '1'.

@@ -1,4 +1,5 @@
-// Whether this process is connected to others, for a pipeline that is made without them.
+// Connected: whether this process is connected to others, for a pipeline that is made without the
+// other processes.
 #ifndef GPIPE_INTERNAL_PROCESSES_CONNECTED_H_
 #define GPIPE_INTERNAL_PROCESSES_CONNECTED_H_
 
@@ -13,8 +14,8 @@ class Connected {
   Connected& operator=(const Connected&) = delete;
 };
 
-// Returns true in the first call while this process is connected, and never again: for a warning
-// that is given once. Thread-safe.
+// Returns true in the first call while this process is connected, and never again, so that a
+// warning is given once. Thread-safe.
 bool first_alone_while_connected();
 
 }  // namespace gpipe::internal

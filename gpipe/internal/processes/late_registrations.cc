@@ -58,11 +58,11 @@ int64_t number_of(const std::string& text) {
 struct Registration {
   size_t layer = 0;
   bool is_buffer = false;
-  std::string name;  // empty: not a tensor, only the news that the layer has changed
+  std::string name;  // if empty, this is only the news that the layer has changed
   c10::ScalarType type = c10::ScalarType::Undefined;
   bool requires_grad = false;
   std::vector<int64_t> shape;
-  std::string same_as;  // "layer.label" of an earlier entry that is the same tensor; empty: none
+  std::string same_as;  // "layer.label" of an earlier entry that is the same tensor, or empty
   std::string values;   // a hash of the values of a new parameter, if there are replicas
 
   void append_to(std::string& bytes) const {
@@ -97,7 +97,7 @@ std::vector<Registration> registrations_of(const std::string& bytes) {
 }
 
 // The first parameter that two replicas have registered in the same way, but with different values.
-// None if the replicas differ in something else.
+// Nullopt if the replicas differ in something else.
 std::optional<Registration> with_other_values(std::vector<Registration> here,
                                               std::vector<Registration> there) {
   std::optional<Registration> found;
@@ -115,8 +115,8 @@ std::optional<Registration> with_other_values(std::vector<Registration> here,
   return rest_here == rest_there ? found : std::nullopt;
 }
 
-// The first name in `known` that `names` does not have, or has in another order. Null if all are
-// there in order.
+// The first name in `known` that `names` does not have, or has in another order. Null if `names`
+// has all of them in order.
 const std::string* first_missing(const std::vector<std::string>& known,
                                  const std::vector<std::string>& names) {
   auto position = names.begin();
@@ -128,14 +128,14 @@ const std::string* first_missing(const std::vector<std::string>& known,
   return nullptr;
 }
 
-// Registers `tensor` under a name such as "a.b.weight", the weight of b in a. Modules that are
-// missing on the way are made.
+// Registers `tensor` under a name such as "a.b.weight", the weight of b in a. Modules of that path
+// that are missing are made.
 void put(torch::nn::Module& layer, const Registration& one, const at::Tensor& tensor) {
   std::vector<std::string> path = absl::StrSplit(one.name, '.');
   const std::string name = std::move(path.back());
   path.pop_back();
   torch::nn::Module* owner = &layer;
-  std::shared_ptr<torch::nn::Module> child;  // keeps owner
+  std::shared_ptr<torch::nn::Module> child;  // keeps `owner` alive
   for (const std::string& step : path) {
     const auto children = owner->named_children();
     const auto* const found = children.find(step);
@@ -175,7 +175,8 @@ std::string LateRegistrations::news() const {
   }
   std::string bytes;
   if (changed.empty()) return bytes;
-  // Tensors that all processes know come first: a new name of such a tensor is recognized by it.
+  // Places of tensors that all processes know come first, so that a new name of such a tensor leads
+  // to the known place.
   std::unordered_map<const c10::TensorImpl*, std::string> places;
   for (const Known& layer : layers_) {
     for (const Named& item : all_of(*layer.module)) {
@@ -185,7 +186,7 @@ std::string LateRegistrations::news() const {
     }
   }
   for (const size_t k : changed) {
-    Registration changed_layer;  // sent in any case: the layer may have no tensors any more
+    Registration changed_layer;  // sent in any case, because the layer may have no tensors any more
     changed_layer.layer = k;
     changed_layer.append_to(bytes);
     for (const Named& item : all_of(*layers_[k].module)) {
@@ -250,7 +251,7 @@ LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>&
                               " any more, or has registered it anew: over several processes a "
                               "layer may register more, but keeps what it had"));
   }
-  std::map<std::string, at::Tensor> shared;  // by its place
+  std::map<std::string, at::Tensor> shared;  // by the place where a tensor was first registered
   const auto place_of = [&](size_t layer, const std::string& own) {
     return absl::StrCat(layers_[layer].key, ".", own);
   };

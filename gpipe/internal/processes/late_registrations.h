@@ -28,7 +28,7 @@ class LateRegistrations {
   LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const Residence& residence,
                     const World& world);
 
-  // The tensors of this process's layers that other processes do not know; empty if there are none.
+  // The tensors of this process's layers that other processes do not know. Empty if there are none.
   std::string news() const;
 
   // Registers in the layers of other processes what those processes have registered: tensors of the

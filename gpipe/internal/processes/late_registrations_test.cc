@@ -36,7 +36,8 @@ struct LateImpl : nn::Module {
   nn::Linear inner{nullptr};
 };
 
-// Two layers, "0" and "1", as one of two processes has them: a stage in each, or replicas.
+// Two layers, "0" and "1", as one of two processes has them. Each process has one stage, or a
+// replica of both.
 struct Side {
   explicit Side(int64_t rank, int64_t replicas = 1)
       : late(partitions_of(model(),
@@ -92,7 +93,7 @@ TEST(LateRegistrations, AreNamedInAllProcesses) {
   const auto made = first.layers[0]->inner->register_module("made", nn::Linear(4, 5));
   first.layers[0]->register_buffer("count", at::zeros({}, at::kLong));
   second.layers[1]->inner->register_parameter("frozen", at::zeros({7}), /*requires_grad=*/false);
-  // This process reports no news of it, because another process has the layer.
+  // The second process does not report this parameter, because another process has its layer.
   second.layers[0]->register_parameter("late", at::zeros({2, 3}, at::kDouble));
   tell(first, second);
   EXPECT_EQ(first.names(), second.names());
@@ -106,7 +107,7 @@ TEST(LateRegistrations, AreNamedInAllProcesses) {
   EXPECT_EQ(second.layers[0]->named_buffers()["count"].scalar_type(), at::kLong);
   EXPECT_FALSE(first.layers[1]->named_parameters()["inner.frozen"].requires_grad());
   EXPECT_FALSE(first.layers[0]->named_parameters()["late"].is_meta()) << "its owner keeps it";
-  // All processes know the registrations now: each is told only once.
+  // All processes know the registrations now, so there is no news.
   EXPECT_EQ(first.late.news() + second.late.news(), "");
   first.layers[0]->inner->register_parameter("later", at::zeros({1}));
   tell(first, second);
@@ -137,7 +138,8 @@ TEST(LateRegistrations, WhatIsGoneIsNamedByAll) {
   EXPECT_EQ(found(second.late, news), found(first.late, news));
 }
 
-// LibTorch lists no undefined tensor, but keeps its name.
+// A name that LibTorch refuses in one process is not known, so the news of it is repeated. LibTorch
+// refuses this name because an undefined tensor, which it does not list, has it.
 TEST(LateRegistrations, ANameThatIsTakenIsNotKnownUntilAllHaveIt) {
   Side first(0);
   Side second(1);
@@ -161,7 +163,8 @@ TEST(LateRegistrations, ReplicasMustRegisterTheSame) {
   EXPECT_EQ(first.late.news() + second.late.news(), "");
 }
 
-// Each replica draws its own numbers in its first forward. Buffers may differ between replicas.
+// If each replica draws its own numbers in its first forward, the parameters differ, which is
+// refused. Buffers may differ between replicas.
 TEST(LateRegistrations, ReplicasMustRegisterTheSameValues) {
   Side first(0, /*replicas=*/2);
   Side second(1, /*replicas=*/2);

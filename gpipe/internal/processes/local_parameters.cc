@@ -11,7 +11,8 @@ struct Known {
   std::mutex mutex;
   std::unordered_set<const LocalParameters*> all;  // guarded by mutex
 };
-// Never destroyed, because a pipeline in a static object may be destroyed later than other statics.
+// `Known` is never destroyed, because a pipeline in a static object may be destroyed later than
+// other statics.
 Known& known() {
   static auto* const known = new Known;
   return *known;

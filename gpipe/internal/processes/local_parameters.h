@@ -1,5 +1,5 @@
-// LocalParameters: the parameters of a pipeline over several processes that are in this process.
-// For functions that get a list of tensors and cannot see that it is only a part.
+// LocalParameters: those parameters of a pipeline over several processes that are in this process.
+// Functions that get a list of tensors ask it whether the list may be only a part of the model.
 #ifndef GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 #define GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 
@@ -12,10 +12,10 @@
 
 namespace gpipe::internal {
 
-// A pipeline over several processes, from its making to its end.
+// A LocalParameters lives as long as the pipeline over several processes whose parameters it knows.
 //
-// It refers to the parameters, and does not own them. So no thread walks modules while another
-// thread registers something in them.
+// A LocalParameters refers to the parameters, and does not own them. So no thread walks modules
+// while another thread registers something in them.
 //
 // Thread-safety: safe.
 class LocalParameters {
@@ -25,18 +25,18 @@ class LocalParameters {
   LocalParameters(const LocalParameters&) = delete;
   LocalParameters& operator=(const LocalParameters&) = delete;
 
-  // Takes the parameters that are here now. Give an empty list if no other process has any.
+  // Takes the parameters that are here now. The list is empty if no other process has any.
   void know(const std::vector<at::Tensor>& parameters);
 
-  // Whether `tensors` has all parameters that this process has of such a pipeline. A caller may
-  // also choose a part of them, to clip each layer by itself, for example: then the result is
-  // false.
+  // Whether `tensors` has all parameters that this process has of a pipeline over several
+  // processes. If the caller has chosen a part of them, for example to clip each layer by itself,
+  // the result is false.
   static bool are_all_in(const std::vector<at::Tensor>& tensors);
 
  private:
-  // While there is such a pointer, no other tensor gets the address.
+  // While a weak pointer exists, no other tensor gets the address.
   using Pointer = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  std::vector<Pointer> here_;  // guarded by a mutex of all
+  std::vector<Pointer> here_;  // guarded by the mutex of all LocalParameters
 };
 
 }  // namespace gpipe::internal

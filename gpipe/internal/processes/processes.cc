@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr size_t kLongestMessage = 500'000;  // of all processes together
+constexpr size_t kLongestMessage = 500'000;  // bytes, of all processes together
 
 }  // namespace
 
@@ -36,7 +36,8 @@ std::vector<std::string> exchange_long(Processes& processes, const std::string& 
                                        const std::string& value, bool is_patient) {
   const auto count = static_cast<size_t>(processes.size());
   const size_t piece = std::max<size_t>(kLongestMessage / count, 2 * sizeof(uint64_t));
-  // The first message begins with the length of the whole, so all know how many follow.
+  // The first message begins with the length of the whole, so all processes know how many messages
+  // follow.
   const uint64_t length = value.size();
   std::string first(reinterpret_cast<const char*>(&length), sizeof length);
   size_t sent = std::min(value.size(), piece - sizeof length);

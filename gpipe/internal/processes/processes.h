@@ -37,16 +37,17 @@ class Processes {
   virtual int64_t next_number() = 0;
   virtual void take_number() = 0;
 
-  // One call, e.g. a step, from its start to its end; see in_call().
+  // One call, e.g. a step, from its start to its end (see in_call()).
   class Call {
    public:
     virtual ~Call() = default;
-    // Says that this process has done its part. Throws what all of them throw if the call failed.
+    // Says that this process has done its part. Throws what all processes throw if the call failed.
     virtual void done() = 0;
     // Called in a handler of an exception that ends the call in this process: all other processes
     // stop, and learn why.
     virtual void failed() noexcept = 0;
-    // Called in a handler of an exception that all processes throw at once: they may go on.
+    // Called in a handler of an exception that all processes throw at once. The processes may go
+    // on.
     virtual void failed_on_all() noexcept = 0;
   };
   // Throws DistributedFailure if another process has failed since the last call.
@@ -55,43 +56,47 @@ class Processes {
   // The functions below are called in a call, and throw DistributedFailure if another process
   // fails.
 
-  // Each process gives a value; all get the values of all, by rank. At most 500 kB in all; see
-  // exchange_long(). `is_patient`: wait without a limit, as other processes may still be computing.
+  // Each process gives a value; all get the values of all, by rank. The values may have at most 500
+  // kB in all (see exchange_long()). If `is_patient`, it waits without a limit, because other
+  // processes may still be computing.
   virtual std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                             bool is_patient) = 0;
-  // Throws on all processes, naming two values, if `value` is not the same everywhere. At most a
-  // megabyte.
+  // Throws on all processes, naming two values, if `value` is not the same everywhere. The value
+  // may have at most a megabyte.
   virtual void agree(const std::string& name, const std::string& value) = 0;
 
-  // A message to another process, or the memory for one from it: contiguous, on the CPU.
+  // A message to another process, or the memory for a message from that process. The bytes are
+  // contiguous, on the CPU.
   struct Parcel {
     int64_t process = 0;
     at::Tensor bytes;
   };
   // Sends and receives all of these messages, and returns when all have arrived. Between two
-  // processes they go in the order of the lists. Each is received into as many bytes, or more.
+  // processes they go in the order of the lists. Each message is received into as many bytes as it
+  // has, or more.
   virtual void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) = 0;
 
   // The transport of one run.
   class Run : public Transport<Packet> {
    public:
-    // After a run without a failure: waits until all that was sent has arrived.
+    // Called after a run without a failure. Waits until all that was sent has arrived.
     virtual void finish() = 0;
     // Whether packets are handed to this transport, and arrive, on the device that begin_run() was
-    // given; otherwise they are on the CPU.
+    // given. If not, they are on the CPU.
     virtual bool is_on_device() const { return false; }
   };
-  // Whether workers of the same process, too, get copies of each other's packets. For tests.
+  // Whether workers of the same process, too, get copies of each other's packets. Only tests want
+  // it.
   virtual bool copies_within() const { return false; }
   // What earlier runs of a program have found out for later ones, e.g. the sizes of its messages.
-  // It is kept with the program.
+  // The object is kept with the program.
   class Messages {
    public:
     virtual ~Messages() = default;
   };
   // `program` outlives the run. `messages`: null in the first run of the program. `current_layer`
-  // says what a stage of this process runs, for the message of an exception. `device`: the one that
-  // all stages of this process are on.
+  // says what a stage of this process runs, for the message of an exception. `device`: the device
+  // that all stages of this process are on.
   virtual std::unique_ptr<Run> begin_run(const Program& program,
                                          const std::vector<int64_t>& process_of_worker,
                                          std::shared_ptr<Messages>& messages,
@@ -99,24 +104,23 @@ class Processes {
                                          c10::Device device) = 0;
 };
 
-// Like Processes::exchange(), for values of any length: a value that is too long for one message
 // Like Processes::exchange(), but for values of any length: a value that is too long for one
 // message goes in several messages.
 std::vector<std::string> exchange_long(Processes& processes, const std::string& name,
                                        const std::string& value, bool is_patient = false);
 
 // The exception that all processes throw at once, because all of them found the same error: no
-// process has failed, and the next call may follow. Processes::agree() and exchange() throw it
-// where they do not return the same on all processes.
+// process has failed, and the next call may follow. Processes::agree() and exchange() throw it if
+// they do not return the same on all processes.
 //
-// It is thrown within in_call(), which throws `error` instead.
+// FoundByAll is thrown within in_call(), which throws `error` instead.
 struct FoundByAll {
   std::exception_ptr error;
 };
 // Throws FoundByAll with a c10::ValueError as its error.
 [[noreturn]] void found_by_all(const std::string& what);
 
-// Throws c10::ValueError where inside_pipeline() is true. `what` begins the message.
+// Throws c10::ValueError if inside_pipeline() is true. `what` begins the message.
 void check_outside_of_pipelines(const char* what);
 
 // Runs `body` as a call of all processes, or alone if `processes` is null. Throws c10::ValueError

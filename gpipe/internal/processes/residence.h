@@ -12,10 +12,11 @@ namespace gpipe::internal {
 // A value.
 class Residence {
  public:
-  // One process has all stages.
+  // The residence in a world of one process, which has all stages.
   explicit Residence(const Placement& placement) : Residence(placement, 0, 1) {}
-  // For process `rank` of `size`. Throws std::invalid_argument that says what to do if the
-  // placement's processes are not exactly these. Without Placement::processes each has one worker.
+  // The residence in process `rank` of `size`. Throws std::invalid_argument that says what to do if
+  // the placement's processes are not exactly these. Without Placement::processes each process has
+  // one worker.
   Residence(const Placement& placement, int64_t rank, int64_t size);
 
   bool has_stage(int64_t stage) const { return process_of_stage(stage) == rank_; }

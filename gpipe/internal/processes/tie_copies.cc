@@ -145,7 +145,7 @@ void TieCopies::share(const std::string& changed) {
   }
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
   if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
-  // An optimizer changes the parameters that have a gradient.
+  // An optimizer changes the parameters that have a gradient, so these may change now.
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
   runs_ = runs_with_gradients;
   had_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);

@@ -18,7 +18,7 @@ namespace gpipe::internal {
 class TieCopies {
  public:
   // `world` and `residence` are those of this process; `stages` is the number of stages in all.
-  // `device`: the one of the stages of this process.
+  // `device`: the device of the stages of this process.
   TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
             c10::Device device);
 
@@ -36,8 +36,8 @@ class TieCopies {
   // frozen: the owner would get only a part of its gradient. (If only the owner has frozen a
   // parameter, it gets no gradient.) `trained`: the results of trained() of all processes, by rank.
   void check_trained(const std::vector<std::string>& trained) const;
-  // Called when a run of any pipeline of this process may add to gradients: two pipelines may have
-  // the same layers.
+  // Called when a run of any pipeline of this process may add to gradients, because two pipelines
+  // may have the same layers.
   static void note_gradients();
   // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: the
   // owner does not get that gradient, so it is dropped. Unless the run `records`, it also throws if
@@ -64,10 +64,10 @@ class TieCopies {
   std::vector<TieEdge> edges_;
   World world_;
   c10::Device device_;
-  // [tie] The processes of a replica that have the parameter, ascending; the owner is first.
+  // [tie] The processes of a replica that have the parameter, ascending; the owner comes first.
   std::vector<std::vector<int64_t>> processes_;
   std::vector<Shared> shared_;  // [tie] the values that were shared last
-  bool had_gradients_ = false;  // at the last share()
+  bool had_gradients_ = false;  // whether a parameter had a gradient at the last share()
   uint64_t runs_ = 0;           // the runs noted by note_gradients() at the last share()
 };
 

@@ -32,7 +32,7 @@ void share(TieCopies& copies) {
   copies.note_shared();
 }
 
-// This process owns the parameter.
+// The copies of a process that owns the parameter.
 TieCopies copies_of(const at::Tensor& parameter, const std::shared_ptr<FakeProcesses>& processes) {
   return TieCopies({{"a.weight", parameter, {0, 1}}}, Residence(Placement::one_each(2), 0, 2),
                    /*stages=*/2, World(processes, 0, 2), c10::kCPU);
@@ -53,7 +53,8 @@ TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   EXPECT_EQ(copies.changed(), "1");
 }
 
-// Two pipelines over the same layers: one trains, the other evaluates.
+// Two pipelines have the same layers: one trains, the other evaluates. If the trained one has run,
+// the other one must share the parameter again.
 TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -69,7 +70,8 @@ TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
   EXPECT_EQ(evaluated.changed(), "1");
 }
 
-// If a share failed, the values may have arrived in some of the other processes.
+// If a share failed, the values may have arrived in some of the other processes. So the parameter
+// counts as changed, even if it has its former values again.
 TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -86,7 +88,8 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   EXPECT_EQ(copies.changed(), "0");
 }
 
-// After the share, another process may have failed before it took the values that were sent.
+// Until note_shared(), another process may have failed before it took the values that were sent. So
+// the parameter still counts as changed.
 TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -97,7 +100,7 @@ TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   EXPECT_EQ(copies.changed(), "0");
 }
 
-// For a run that records, ModelState::check_parameters checks this.
+// If the run records, ModelState::check_parameters reports the change, so check_run() does not.
 TEST(TieCopies, ALayersChangeInPlaceIsRefused) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});

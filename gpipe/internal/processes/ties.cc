@@ -82,7 +82,7 @@ std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places
   for (size_t number = 0; number < ties.size(); ++number) {
     const std::vector<int64_t>& stages = ties[number].stages;
     for (size_t k = 1; k < stages.size(); ++k) {
-      // Stages of one place exchange their terms through LeafSums, without an edge.
+      // Stages in the same place exchange their terms through LeafSums, without an edge.
       if (places.at(static_cast<size_t>(stages[k - 1])) ==
           places.at(static_cast<size_t>(stages[k]))) {
         continue;

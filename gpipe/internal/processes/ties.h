@@ -1,4 +1,4 @@
-// Ties: parameters that stages of several processes, or on several devices, share.
+// Ties: parameters that stages in several processes, or on several devices, share.
 #ifndef GPIPE_INTERNAL_PROCESSES_TIES_H_
 #define GPIPE_INTERNAL_PROCESSES_TIES_H_
 
@@ -17,34 +17,34 @@
 namespace gpipe::internal {
 
 // The parameters that a layer uses, with their names. First come those that it has registered,
-// under their names within the layer. Then come parameters of other layers that it, or a module in
-// it, names (TiedLayer), under an empty name.
+// under their names within the layer. Then come parameters of other layers that the layer, or a
+// module in it, names (TiedLayer), under an empty name.
 std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer);
 
 // A parameter that layers in several places use. A place is a process, or a device of one process.
 // Each place has a copy. The first stage owns the parameter, so the optimizer of that stage's
-// process updates it. A micro-batch's terms of its gradient go from the last stage to the first;
-// each stage adds its own.
+// process updates it. A micro-batch's terms of its gradient go from the last stage to the first.
+// Each stage adds its own term.
 struct Tie {
   std::string name;  // in the model, where it is registered, as a message shows it
   at::Tensor tensor;
   std::vector<int64_t> stages;  // the stages that use it, ascending
 };
 
-// [stage] the number of the stage's place.
+// Places are, by stage, the numbers of the places that the stages are in.
 using Places = std::vector<int64_t>;
-Places places_of(const Residence& residence, size_t stages);  // its process
-Places places_of(const std::vector<c10::Device>& of_stages);  // its device
+Places places_of(const Residence& residence, size_t stages);  // a stage's place is its process
+Places places_of(const std::vector<c10::Device>& of_stages);  // a stage's place is its device
 
-// The ties of a model in its order; the same in all processes. Throws c10::ValueError if the first
-// layer that uses a tie has not registered it.
+// The ties of a model in the order of its parameters, which is the same in all processes. Throws
+// c10::ValueError if the first layer that uses a tie has not registered it.
 std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places);
 
-// Where the terms of a tie's gradient go from one place to another.
+// Says that the terms of a tie's gradient go from the target stage's place to the source stage's.
 struct TieEdge {
-  size_t tie = 0;  // its index
+  size_t tie = 0;  // the index of the tie
   int64_t source_stage = 0;
-  int64_t target_stage = 0;  // the source stage gets the terms that this stage has
+  int64_t target_stage = 0;  // this stage's terms go to the source stage
 };
 std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places);
 

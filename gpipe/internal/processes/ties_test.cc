@@ -28,7 +28,7 @@ Layer layer(const std::string& name, const at::Tensor& weight) {
   return {torch::nn::AnyModule(Weight(weight)), name, 0, skip::CallPlan(*Weight(weight))};
 }
 
-// [stage] the weights of its layers.
+// Returns stages whose layers have these weights. `weights`: [stage].
 std::vector<std::vector<Layer>> stages_of(const std::vector<std::vector<at::Tensor>>& weights) {
   std::vector<std::vector<Layer>> stages;
   int64_t index = 0;
@@ -58,7 +58,7 @@ at::Tensor weight() { return torch::ones({2}); }
 
 TEST(Ties, AreWhatSeveralProcessesHave) {
   const at::Tensor head = weight(), inner = weight();
-  // `inner` is in one process only.
+  // `inner` is used in one process only, so it is not a tie.
   const auto stages =
       stages_of({{head, weight()}, {inner, inner}, {inner}, {weight(), head, head}});
   const Places over = places(4, {0, 1, 1, 2}, 3);

@@ -16,18 +16,19 @@ namespace gpipe::internal {
 std::string form_of(const std::vector<at::Tensor>& tensors);
 
 // Compares the form of each process with the same process of the other replicas. `forms`: [rank].
-// Throws FoundByAll with a message that names two ranks if they differ. `what` names the tensors in
+// If two forms differ, throws FoundByAll with a message that names both ranks. `what` names the
+// tensors in
 // the message.
 void check_forms(const World& world, const std::string& what,
                  const std::vector<std::string>& forms);
 
 // Exchanges the forms, and checks them. Called within in_call(), by all processes. It waits for
-// each of them, however long that one has computed before.
+// each process, however long that process has computed before.
 void agree_on_forms(const World& world, const std::string& what,
                     const std::vector<at::Tensor>& tensors);
 
 // Whether this process has tensors of the same form in all replicas. These processes call it
-// together and find the same; processes of other stages may still be computing.
+// together and find the same. Processes of other stages may still be computing.
 bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors);
 
 }  // namespace gpipe::internal

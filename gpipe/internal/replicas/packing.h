@@ -11,20 +11,19 @@
 
 namespace gpipe::internal {
 
-// Where the tensors of a bucket are in its message: first a byte for each that says whether it is
-// there, then their values in the order of the bucket, each aligned as LibTorch aligns memory. A
-// message is equally long whether or not tensors are there.
+// Where the tensors of a bucket are in its message: first a byte for each tensor that says whether
+// it is defined, then their values in the order of the bucket, each aligned as LibTorch aligns
+// memory. A message is equally long whether its tensors are defined or not.
 class Packing {
  public:
   // `parameters`: the parameters of the model. A tensor has its parameter's shape and type.
   Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket);
 
   int64_t bytes() const { return bytes_; }
-  // The message of these tensors, [parameter of the model]. An undefined tensor counts as not
-  // there.
+  // The message of these tensors, [parameter of the model]. Tensors may be undefined.
   at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
-  // Views of the parts of a message: [place in the bucket]. For a parameter on an accelerator it is
-  // a copy there.
+  // Views of the parts of a message: [place in the bucket]. For a parameter on an accelerator, the
+  // view is a copy on that accelerator.
   std::vector<at::Tensor> unpack(const at::Tensor& message) const;
 
  private:

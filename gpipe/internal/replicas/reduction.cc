@@ -48,7 +48,7 @@ class Exchange {
   }
 
   size_t rounds() const { return rounds_; }
-  // Null if the owner has fewer buckets than rounds.
+  // Returns null if the owner has fewer buckets than rounds.
   const Bucket* bucket(int64_t owner, size_t round) const {
     const std::vector<Bucket>& all = buckets_[static_cast<size_t>(owner)];
     return round < all.size() ? &all[round] : nullptr;
@@ -116,7 +116,7 @@ class Exchange {
   std::vector<Parcel> receives_;
 };
 
-// Returns, by parameter, the replica that adds up its gradients; kNobody if the parameter is
+// Returns, by parameter, the replica that adds up its gradients; or kNobody if the parameter is
 // frozen. Frozen parameters do not count in the balance of bytes.
 std::vector<int64_t> owners_of_sums(const World& world, const std::vector<at::Tensor>& parameters) {
   std::vector<int64_t> bytes = sizes_of(parameters);
@@ -130,7 +130,7 @@ std::vector<int64_t> owners_of_sums(const World& world, const std::vector<at::Te
   return owners;
 }
 
-// A copy of `value` in memory of its own, laid out as the parameter.
+// Returns a copy of `value` in memory of its own, laid out as the parameter.
 at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
   at::Tensor copy = at::empty_like(parameter);
   return copy.copy_(value);
@@ -138,7 +138,7 @@ at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
 
 struct OwnBucket {
   const Bucket* bucket = nullptr;
-  std::vector<at::Tensor> messages;  // [replica]; undefined for this replica
+  std::vector<at::Tensor> messages;  // [replica]; the message of this replica is undefined
 };
 
 }  // namespace
@@ -161,7 +161,8 @@ std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>
 bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
-  // A layer may have registered a parameter in its first forward, which not all replicas run.
+  // The forms may differ, because a layer may have registered a parameter in its first forward,
+  // which not all replicas run.
   if (!have_same_form(world, parameters)) return false;
   Exchange exchange(world, parameters, owners_of_sums(world, parameters));
   OwnBucket own;
@@ -206,7 +207,8 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
     for (size_t place = 0; place < trees.size(); ++place) {
       const size_t parameter = (*own.bucket)[place];
       at::Tensor sum = trees[place].take();
-      // If only one replica had a gradient, the sum may be a part of its message, which is larger.
+      // If only one replica had a gradient, the sum may be a view of that replica's message. It is
+      // copied, so that the larger message is freed.
       if (sum.defined() && sum.storage().use_count() > 1)
         sum = copy_like(parameters[parameter], sum);
       sums[parameter] = std::move(sum);

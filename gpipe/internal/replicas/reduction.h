@@ -20,11 +20,11 @@ namespace gpipe::internal {
 //
 // `parameters`: the parameters of this process; frozen ones have no sums. `sums`: [parameter], the
 // sum in this replica, dense and of the parameter's type and shape, which is replaced by the sum
-// over all replicas; undefined if no gradient has arrived. Called within in_call(), by this process
-// of all replicas: processes of other stages may still compute.
+// over all replicas; undefined if no gradient has arrived. Called within in_call(), by the same
+// process of all replicas. Processes of other stages may still compute.
 //
-// Returns false, and changes nothing, if a replica has other parameters, or has frozen others;
-// agree_on_forms() then reports that to all processes.
+// Returns false, and changes nothing, if the replicas have different parameters, or have frozen
+// different ones. agree_on_forms() then reports that to all processes.
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 

@@ -9,8 +9,8 @@
 namespace gpipe::internal {
 
 // Returns, by parameter, the replica that owns it, so that all replicas own about as many bytes.
-// The largest parameter is given out first. Each goes to the first replica among those that own
-// least so far. `bytes`: [parameter].
+// The largest parameter is given out first. Each parameter goes to the first replica among the
+// replicas that own least so far. `bytes`: [parameter].
 std::vector<int64_t> owners_of(const std::vector<int64_t>& bytes, int64_t replicas);
 
 // The owner of parameters that no replica gives to others.
@@ -20,7 +20,7 @@ inline constexpr int64_t kNobody = -1;
 using Bucket = std::vector<size_t>;
 
 // The parameters of `owner`, in their order, in as few buckets of at most `most` bytes as that
-// order allows. A parameter that is larger is alone in its bucket.
+// order allows. A parameter larger than `most` is alone in its bucket.
 std::vector<Bucket> buckets_of(int64_t owner, const std::vector<int64_t>& owners,
                                const std::vector<int64_t>& bytes, int64_t most);
 

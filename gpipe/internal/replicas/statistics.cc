@@ -62,7 +62,8 @@ void gather(const World& world, std::vector<StatisticsLog>& stages,
   }
 }
 
-// Gives the updated buffers to the other replicas. `updated`: [buffer], from the first replica.
+// Gives the updated buffers of the first replica to the others. `updated`: [buffer]; only the first
+// replica has it.
 void share(const World& world, const std::vector<at::Tensor>& buffers,
            const std::vector<bool>& updated) {
   Bucket all(buffers.size());

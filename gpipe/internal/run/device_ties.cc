@@ -57,7 +57,8 @@ bool takes_others(TiedLayer& layer) {
 }
 
 // A lock that excludes the runs of all pipelines that may give one of these layers copies. Each
-// layer is known with one part of it. Layers that were unknown until now get one in common.
+// layer is known with one part of such a lock. Layers that are not known yet get a new part in
+// common.
 RunLock lock_for(const std::vector<const TiedLayer*>& layers) {
   using Part = RunLock::Part;
   static auto* const mutex = new std::mutex;
@@ -93,8 +94,8 @@ RunLock lock_for(const std::vector<const TiedLayer*>& layers) {
 RunLock lock_of(const std::vector<std::vector<Layer>>& partitions,
                 const std::vector<c10::Device>& devices) {
   std::vector<const TiedLayer*> layers;
-  // On one device no layer takes a copy. On several devices any layer may take one: if its weight
-  // is used on the first stage's device first, and behind that on another device.
+  // On one device no layer takes a copy. On several devices any layer may take one, because its
+  // weight may be used on another device first.
   const bool has_copies = std::any_of(devices.begin(), devices.end(), [&](c10::Device device) {
     return device != devices.front();
   });
@@ -130,7 +131,7 @@ DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
 
 std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& partitions) const {
   std::optional<RunLock::Scope>
-      scope;  // while another pipeline runs, the layers have that one's copies
+      scope;  // while another pipeline runs, the layers have that pipeline's copies
   if (devices_ != std::vector<c10::Device>(devices_.size(), devices_.front())) {
     scope.emplace(run_lock_);
   }
@@ -170,19 +171,21 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
 }
 
 void DeviceTies::refresh(Transfers& transfers) {
-  // Copies are never inference tensors, even if this call is in inference mode: a later call may
-  // train.
+  // Copies are never inference tensors, even if this call is in inference mode, because a later
+  // call may train.
   std::optional<c10::InferenceMode> no_inference;
   if (!copies_.empty()) no_inference.emplace(false);
   for (Copy& copy : copies_) {
     const at::Tensor& parameter = ties_[copy.tie].tensor;
-    // Another order of strides may be another order of sums.
+    // A copy needs the parameter's strides, because with other strides operators may add up in
+    // another order.
     const bool fits =
         copy.tensor.defined() && copy.tensor.dtype() == parameter.dtype() &&
         copy.tensor.sizes() == parameter.sizes() &&
         (!parameter.is_non_overlapping_and_dense() || copy.tensor.strides() == parameter.strides());
     if (!fits) {
-      // On meta, tensors are made on the current device (meta/meta_devices.h).
+      // The copy's device becomes the current one, because meta/meta_devices.h makes tensors on the
+      // current device.
       c10::OptionalDeviceGuard guard;
       if (!copy.device.is_cpu()) guard.reset_device(copy.device);
       copy.tensor = at::empty_like(parameter.detach(), parameter.options().device(copy.device));
@@ -191,16 +194,16 @@ void DeviceTies::refresh(Transfers& transfers) {
     const int64_t version = version_of(parameter);
     const c10::StorageImpl* const storage = storage_of(parameter);
     // If the parameter's version has changed, the copy's version must change, too, so that autograd
-    // refuses a backward through older values. If it has not, the values may be new all the same,
-    // because LibTorch's SGD writes into data(). Autograd does not see that in the parameter
-    // either.
+    // refuses a backward through older values. If the version has not changed, the values may be
+    // new all the same, because LibTorch's SGD writes into data(). Autograd does not see that in
+    // the parameter either.
     const bool counts = copy.version != version || copy.storage != storage;
-    if (copy.used != nullptr) copy.used->block(current_stream(copy.device));
+    if (copy.used != nullptr) wait_for_event(*copy.used, current_stream(copy.device));
     transfers.copy_into(counts ? copy.tensor.detach() : copy.tensor.variable_data(), parameter);
     copy.version = version;
     copy.storage = storage;
     note_use(copy, current_stream(copy.device));
-    // The parameter may have been frozen, or unfrozen, since.
+    // The parameter may have been frozen, or unfrozen, since the last call.
     if (copy.tensor.requires_grad() != parameter.requires_grad()) {
       copy.tensor.set_requires_grad(parameter.requires_grad());
     }
@@ -210,8 +213,7 @@ void DeviceTies::refresh(Transfers& transfers) {
 void DeviceTies::note_use(Copy& copy, const c10::Stream& stream) {
   if (!has_streams(copy.device)) return;
   use_on(copy.tensor, stream);
-  copy.used = std::make_shared<c10::Event>(stream.device_type());
-  copy.used->record(stream);
+  copy.used = record_event(stream);
 }
 
 void DeviceTies::check_run(bool records) {
@@ -255,7 +257,9 @@ std::vector<ModelState::Tied> DeviceTies::in_model() const {
 void DeviceTies::begin_run(const std::vector<c10::Stream>& streams) const {
   for (const Copy& copy : copies_) {
     for (const c10::Stream& stream : streams) {
-      if (copy.used != nullptr && stream.device() == copy.device) copy.used->block(stream);
+      if (copy.used != nullptr && stream.device() == copy.device) {
+        wait_for_event(*copy.used, stream);
+      }
     }
   }
 }

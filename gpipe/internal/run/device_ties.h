@@ -88,7 +88,7 @@ class DeviceTies {
     int64_t version = 0;
     const c10::StorageImpl* storage = nullptr;
     std::shared_ptr<c10::Event>
-        used;  // after the last write, or the last read by a run; null: none yet
+        used;  // recorded after the last write, or the last read by a run; null: none yet
   };
   std::vector<Tie> find_ties(const std::vector<std::vector<Layer>>& partitions) const;
   void check_layers(const std::vector<std::vector<Layer>>& partitions) const;

@@ -23,7 +23,7 @@ struct FirstImpl : torch::nn::Module {
 };
 TORCH_MODULE(First);
 
-// Uses the weight of another layer.
+// A layer that uses the weight of another layer.
 struct LaterImpl : torch::nn::Module, TiedLayer {
   explicit LaterImpl(at::Tensor of) : weight(std::move(of)) {}
   at::Tensor forward(const at::Tensor& x) { return x * weight; }
@@ -38,7 +38,8 @@ TORCH_MODULE(Later);
 constexpr c10::DeviceType kFirst = c10::kCPU;
 constexpr c10::DeviceType kOther = c10::kMeta;
 
-// Two pipelines over one model, each layer a stage on its device, give copies to the same layers.
+// Whether two pipelines over one model exclude each other's runs. Each layer is a stage, on a
+// device of the type that `types` gives.
 bool share_the_lock(const torch::nn::Sequential& model, const std::vector<c10::DeviceType>& types) {
   const std::vector<c10::Device> devices(types.begin(), types.end());
   const auto partitions = partitions_of(model, std::vector<int64_t>(types.size(), 1));
@@ -51,15 +52,17 @@ TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
   const First first;
   const torch::nn::Sequential model(first, torch::nn::Linear(2, 2), Later(first->weight));
   EXPECT_TRUE(share_the_lock(model, {kFirst, kFirst, kOther}));
-  // The weight is used on another device first, so the first stage's device has the copy.
+  // The weight is used on another device first, so the copy is on the first stage's device. The
+  // pipelines share the lock in this case, too.
   const First behind;
   const torch::nn::Sequential other(torch::nn::Linear(2, 2), behind, Later(behind->weight));
   EXPECT_TRUE(share_the_lock(other, {kFirst, kOther, kFirst}));
-  // On one device there are no copies.
+  // On one device there are no copies, so the runs may overlap.
   EXPECT_FALSE(share_the_lock(model, {kFirst, kFirst, kFirst}));
 }
 
-// Each of two pipelines has a lock of its own, until a third one has layers of both.
+// Two pipelines over different layers do not exclude each other's runs. A third pipeline, which has
+// the layers of both, excludes the runs of each.
 TEST(DeviceTies, APipelineExcludesAllThatGiveItsLayersCopies) {
   const auto ties_of = [](const torch::nn::Sequential& model) {
     return DeviceTies(partitions_of(model, {1, 1}), {c10::Device(kFirst), c10::Device(kOther)});

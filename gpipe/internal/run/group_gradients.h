@@ -38,7 +38,7 @@ class GroupGradients {
 
   const World& world_;
   std::vector<GroupSums::Leaf> leaves_;
-  std::vector<at::Tensor> parameters_;  // over replicas: the same list in each
+  std::vector<at::Tensor> parameters_;  // over replicas, the list is the same in each replica
   bool are_summed_ = true;
 };
 

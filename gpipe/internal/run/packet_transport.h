@@ -15,10 +15,10 @@
 
 namespace gpipe::internal {
 
-// The copy of a packet to the receiving stage's device starts when it is sent; the receiver waits
-// for the copy with arrive() (transfer.h).
+// The copy of a packet to the receiving stage's device starts when the packet is sent. The receiver
+// waits for the copy with arrive() (transfer.h).
 //
-// Requirements: the constructor's arguments outlive it.
+// Requirements: the constructor's arguments outlive this object.
 class PacketTransport final : public Transport<Packet> {
  public:
   PacketTransport(const Program& program, const std::vector<c10::Device>& device_of_stage,

@@ -111,7 +111,8 @@ TEST_F(PacketTransportTest, TheCopyStartsWhenItIsSent) {
   EXPECT_THAT(on_host(got[0].items[0].tensor), EqualsBitwise(torch::ones({2})));
 }
 
-// The device is that of the stage that takes the packet: a worker may have stages on several.
+// A packet goes to the device of the stage that takes it, because a worker may have stages on
+// several devices.
 TEST_F(PacketTransportTest, EachPacketGoesToTheDeviceOfItsStage) {
   const at::Tensor tensor = torch::arange(4.0);
   std::vector<Packet> packets = {packet_of_one(tensor), packet_of_one(tensor),
@@ -130,7 +131,8 @@ TEST_F(PacketTransportTest, EachPacketGoesToTheDeviceOfItsStage) {
   }
 }
 
-// A packet that stays on the device may be changed in place, so it waits for a copy that reads it.
+// Two packets have the same tensor. The packet that stays on the device may be changed in place, so
+// its receiver waits for the copy of the other one.
 TEST_F(PacketTransportTest, WhatLeavesTogetherWaitsForEachOthersCopies) {
   const at::Tensor tensor = torch::ones({2}, device(0));
   std::vector<Packet> packets = {packet_of_one(tensor), packet_of_one(tensor)};

@@ -16,6 +16,7 @@
 #include "gpipe/internal/threads/caller_state.h"
 #include "gpipe/internal/threads/device_context.h"
 #include "gpipe/internal/threads/openmp_team.h"
+#include "gpipe/runtime/running_code.h"
 #include "gpipe/schedule/default_schedule.h"
 #include "interception/interception.h"
 
@@ -71,8 +72,10 @@ Schedule Pipeline::fill_drain(int64_t micro_batches) const {
 void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
   device_ties_.refresh(transfers_);
-  // With a single micro-batch, outputs may be the model's own memory.
+  // The state is also needed for a single micro-batch, whose outputs may be the model's own memory
+  // (own_memory.h).
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
+  if (pass.plan.record) pass.settings = process_settings();
   run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
       nullptr);
   // A layer may have registered a parameter or a buffer in its first forward.
@@ -146,13 +149,14 @@ struct Pipeline::Run {
   // The Handler: see executor.h.
   void operator()(const Action& action, std::vector<Packet>& received,
                   std::vector<Packet>& sent) const {
-    // A worker may run stages of several devices.
+    // Each action sets its device, because a worker may run stages of several devices.
     const c10::Device device = pipeline.devices_[action.stage];
     enter_device(device);
     c10::OptionalDeviceGuard guard;
     if (!device.is_cpu()) guard.reset_device(device);
     Stage& stage = pipeline.stages_[action.stage];
     pipeline.actions_[action.stage] = action;
+    const RunningCode::Action running(stage.running_code());
     stage.begin_action();
     StageWorkScope::begin_action(pipeline.works_[action.stage]);
     if (action.kind == ActionKind::kForward) {
@@ -179,7 +183,7 @@ struct Pipeline::Run {
   void backward(int64_t j, int64_t i, BackwardPart part, std::vector<Packet>& received,
                 std::vector<Packet>& sent) const {
     std::vector<Packet> gradients;
-    // Cut here, so that cutting overlaps with the work of other stages.
+    // The gradients are cut here, so that cutting overlaps with the work of other stages.
     if (request != nullptr && j + 1 == pipeline.stages()) {
       gradients.push_back(pass.mini_batch.cut_gradients(request->output_gradients, i));
     }
@@ -256,7 +260,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     std::optional<CallerStateScope> state;
     if (!on_caller) {
       // The floating-point mode stays until a caller comes with another mode. Restoring the former
-      // one would end the worker's OpenMP team after each run.
+      // mode would end the worker's OpenMP team after each run.
       caller_state.floats().apply();
       state.emplace(caller_state);
     }
@@ -274,7 +278,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const auto what_runs = [&](int64_t stage) -> std::string {
     if (observer_threw_in == stage) return "the observer of StepOptions::on_event";
     const std::string layer = stages_[stage].current_layer();
-    return layer == "stage " + std::to_string(stage) ? "" : layer;  // none of its layers
+    return layer == "stage " + std::to_string(stage) ? "" : layer;  // "": none of its layers
   };
   RunTransport transport(compiled, world_, residence_, devices_, transfers_, what_runs);
   const std::optional<RunFailure> failure = execute<Packet>(
@@ -304,7 +308,7 @@ std::exception_ptr Pipeline::end_run(Pass& pass, Half half, const BackwardReques
   if (half != Half::kBackward) {
     try {
       pass.inputs.finish_forward();
-    } catch (...) {  // a layer changed an input; if there was an earlier error, it says more
+    } catch (...) {  // a layer changed an input; an earlier error says more
       if (!error) error = std::current_exception();
     }
   }
@@ -317,13 +321,13 @@ std::exception_ptr Pipeline::end_run(Pass& pass, Half half, const BackwardReques
   }
   try {
     give_back(pass, request, of_caller);
-  } catch (...) {  // the device is broken; if there was an earlier error, it says more
+  } catch (...) {  // the device is broken; an earlier error says more
     if (!error) error = std::current_exception();
   }
   try {
     device_ties_.check_run(pass.plan.record);
     ties_.check_run(pass.plan.record);
-  } catch (...) {  // if there was an earlier error, it says more
+  } catch (...) {  // a tied parameter's gradient or change is lost; an earlier error says more
     if (!error) error = std::current_exception();
   }
   return error;

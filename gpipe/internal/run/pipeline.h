@@ -1,7 +1,7 @@
 // Pipeline: the stages of a model, their workers, and the runs over them.
 //
-// It sits between the public module (gpipe/gpipe.h), which checks what users give, and the
-// torch-free runtime, which runs schedules. Between stages it passes tensors on as packets.
+// A Pipeline sits between the public module (gpipe/gpipe.h), which checks what users give, and the
+// torch-free runtime, which runs schedules. Stages pass tensors on as packets.
 #ifndef GPIPE_INTERNAL_RUN_PIPELINE_H_
 #define GPIPE_INTERNAL_RUN_PIPELINE_H_
 
@@ -43,6 +43,7 @@
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/threads/process_settings.h"
 #include "gpipe/internal/threads/stage_work.h"
 #include "gpipe/options.h"
 #include "gpipe/placement.h"
@@ -82,6 +83,7 @@ struct Pass {
   MiniBatch mini_batch;
   CellPlan plan;
   CallerInputs inputs;
+  std::vector<ProcessSetting> settings;  // those of the forward, if a backward may follow it later
   std::optional<MicroBatchLoss> loss;    // only in a step
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]; a stage elsewhere has none
   // The streams on which the stages compute, one for each device of an accelerator: those that were
@@ -89,7 +91,7 @@ struct Pass {
   std::vector<c10::Stream> streams;
   bool failed = false;  // a run over this pass failed; there can be no other run
   bool keep_outputs = true;
-  std::vector<Packet> outputs;            // [micro-batch], of the last stage
+  std::vector<Packet> outputs;            // [micro-batch] what the last stage gives
   std::vector<Packet> input_gradients;    // [micro-batch], after a step
   std::vector<Packet> target_gradients;   // [micro-batch], after a step
   std::vector<StatisticsLog> statistics;  // [stage]
@@ -125,7 +127,7 @@ class Pipeline {
   // The parameters that stages of several processes share. Parameters that only devices of one
   // process share are not here: see DeviceTies.
   TieCopies& ties() { return ties_; }
-  // Held by runs, and by calls that must come between them (BetweenRuns).
+  // The lock that runs hold, and calls that must come between runs (BetweenRuns).
   RunLock& run_lock() const { return run_lock_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
   // Whether a call failed that may have changed the parameters of some replicas and not of others.
@@ -151,11 +153,12 @@ class Pipeline {
 
   // Run all forwards (inputs -> outputs), or all backwards. run_backward() returns the gradients of
   // the inputs: [micro-batch]. It throws c10::Error if the caller has changed, since the forward,
-  // something that it needs.
+  // something that the backward needs.
   void run_forward(Pass& pass);
   std::vector<Packet> run_backward(Pass& pass, BackwardRequest& request);
-  // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if it does
-  // not fit, and under `check_finite` (as in StepOptions) for the first value that is not finite.
+  // Runs forward, loss and backward in the order of `schedule`. Throws c10::ValueError if the
+  // schedule does not fit, and under `check_finite` (as in StepOptions) for the first value that is
+  // not finite.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
                 bool check_finite = false);
   // Runs the forwards and the loss only, in the order of `schedule`. Otherwise like run_step().
@@ -165,7 +168,7 @@ class Pipeline {
   // The use of graphs by stage; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
 
-  // Whether this is the first call: for a warning that is given once.
+  // Whether this function is called for the first time, for a warning that is given once.
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
 
   // Returns the warning about a leaf that no layer has registered, once; empty if there is none.
@@ -181,8 +184,8 @@ class Pipeline {
   // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
            const Observer& observer, bool check_finite = false);
-  // The parts of run(): before its first cell, and after its last one. end_run() returns what the
-  // run throws; null if it succeeded.
+  // The parts of run() before its first cell and after its last one. end_run() returns what the run
+  // throws; null if it succeeded.
   void begin_stages(TrackedStatistics& tracked);
   std::exception_ptr end_run(Pass& pass, Half half, const BackwardRequest* request,
                              const std::vector<c10::Stream>& of_caller, RunTransport& transport,
@@ -226,16 +229,16 @@ class Pipeline {
   TieCopies ties_;
   LateRegistrations late_registrations_;
   bool replicas_may_differ_ = false;
-  ForeignTensors foreign_tensors_;  // of all stages in other processes
-  // Whether a run may use them: true until a run has shown otherwise. Guarded by run_lock_:
-  // [records].
+  ForeignTensors foreign_tensors_;  // the tensors of all stages in other processes
+  // [records] Whether a run may use foreign tensors: true until a run has shown that it does not.
+  // Guarded by run_lock_.
   std::array<bool, 2> may_use_foreign_{true, true};
   DeviceTies device_ties_;  // empty over processes: all stages of a process are on one device
   const Ablation ablation_;
   // The stages of all processes. Stages of other processes have layers without memory, and never
   // run.
   std::vector<Stage> stages_;
-  std::vector<Action> actions_;       // [stage] the last that began; only its worker writes it
+  std::vector<Action> actions_;       // [stage] the last action that began; written by its worker
   std::deque<StageWork> works_;       // [stage]
   std::vector<c10::Device> devices_;  // [stage]
   StatisticsUse statistics_use_;
@@ -247,11 +250,11 @@ class Pipeline {
   std::vector<uint64_t> worker_threads_;  // [thread of the pool] its id in autograd's nodes
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock& run_lock_;                               // from device_ties_: one run at a time
+  RunLock& run_lock_;                               // the lock of device_ties_: one run at a time
   ProgramCache programs_;                           // guarded by run_lock_
-  std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
+  std::chrono::steady_clock::duration last_run_{};  // the last run's time; guarded by run_lock_
 
-  std::optional<LocalParameters> known_parameters_;  // over processes
+  std::optional<LocalParameters> known_parameters_;  // none if the pipeline is in one process
   UnregisteredLeaf unregistered_leaf_;
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
   mutable std::mutex failure_mutex_;

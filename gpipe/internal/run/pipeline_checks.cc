@@ -11,7 +11,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Parameters of other processes are on meta, where all values count as finite.
+// Throws for a parameter, or under `gradients` its .grad, that is not finite. Parameters of other
+// processes are on meta, where all values count as finite.
 void check_finite_parameters(const ModelState& model, const std::string& when, bool gradients) {
   for (const ModelState::Parameter& parameter : model.parameters()) {
     const std::string name = text::in_quotes(parameter.name) + " ";
@@ -62,6 +63,13 @@ void Pipeline::check_unchanged(Pass& pass) const {
       "gradients. Change it after backward, give forward a clone(), or use "
       "Checkpoint::kNever");
   if (std::find(recomputing.begin(), recomputing.end(), true) == recomputing.end()) return;
+  const bool on_cuda = std::any_of(stages_.begin(), stages_.end(),
+                                   [](const Stage& stage) { return stage.device().is_cuda(); });
+  const char* const setting = first_change(pass.settings, process_settings(), on_cuda);
+  TORCH_CHECK(setting == nullptr, "what ", setting,
+              " sets was changed between forward and backward; the recompute of checkpointed "
+              "micro-batches would compute other values than their forward. Let what sets it "
+              "(a guard, a `with`) last until backward has ended, or use Checkpoint::kNever");
   pass.plan.model.check_same(model_state(), recomputing);
 }
 

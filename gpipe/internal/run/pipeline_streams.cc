@@ -24,7 +24,8 @@ void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);
   }
-  // The gradients were made on the stages' streams and are read on the caller's.
+  // The gradients were made on the stages' streams and are read on the caller's streams, so their
+  // memory must not be used again before the latter are done.
   auto use_here = [](const at::Tensor& gradient) {
     if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
   };

@@ -38,7 +38,8 @@ struct FailingImpl : nn::Module {
 };
 TORCH_MODULE(Failing);
 
-// Two stages of a linear layer each, the second with a layer that can fail before it.
+// A pipeline of two stages with a linear layer each. In the second stage a layer that can fail
+// comes before the linear layer.
 class PipelineTest : public ::testing::Test {
  protected:
   static constexpr int64_t kRows = 5;
@@ -61,7 +62,7 @@ class PipelineTest : public ::testing::Test {
     return make_pass(*pipeline_, std::move(terms));
   }
 
-  // A forward as GPipe::forward runs it.
+  // Runs a forward as GPipe::forward does.
   at::Tensor forward(const at::Tensor& x) {
     std::unique_ptr<Pass> of_call = pass(x);
     pipeline_->run_forward(*of_call);

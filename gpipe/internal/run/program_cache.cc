@@ -18,10 +18,12 @@ constexpr size_t kKept = 16;
 
 void check(const Schedule& schedule, const Routes& routes) {
   TORCH_CHECK_VALUE(schedule.stages() == routes.stages(), "the schedule is for ", schedule.stages(),
-                    " stages, but the pipeline has ", routes.stages());
-  TORCH_CHECK_VALUE(schedule.workers() <= routes.stages(), "the schedule is for ",
-                    schedule.workers(), " workers, but the ", routes.stages(),
-                    " stages can keep only as many busy");
+                    " stages, but the pipeline has ", routes.stages(), "; give one for ",
+                    routes.stages(), ", or a ScheduleGenerator (Schedule::one_f_one_b, say)");
+  TORCH_CHECK_VALUE(schedule.workers() <= routes.stages(), "the schedule has ", schedule.workers(),
+                    " workers, but the pipeline has ", routes.stages(),
+                    " stages, and each worker needs one; give a schedule of at most ",
+                    routes.stages(), " workers");
   try {
     // Slots keep what was sent until it is received, so no send waits for its receiver.
     schedule.verify(routes, Sends::kBuffered);
@@ -34,7 +36,7 @@ void check(const Schedule& schedule, const Routes& routes) {
       (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
-  // verify() accepts half a schedule, too, so this must be checked.
+  // verify() also accepts half a schedule, so this checks that both halves are there.
   TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
                     forwards ? "backwards" : "forwards",
                     "; give the whole schedule and not a half of it");

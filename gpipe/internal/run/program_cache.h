@@ -37,8 +37,8 @@ class ProgramCache {
   // Compiles the program if it is not in the cache. The reference is valid until the next call.
   //
   // Throws c10::ValueError that says what to do: for a schedule with other stages or more workers
-  // than the pipeline has, for one that cannot be run, and for one without forwards or without
-  // backwards.
+  // than the pipeline has, for a schedule that cannot be run, and for a schedule without forwards
+  // or without backwards.
   Compiled& get(const Schedule& schedule, Half half);
 
   const Routes& routes() const { return routes_; }

@@ -65,7 +65,9 @@ TEST(ProgramCacheTest, SaysWhatIsWrongWithASchedule) {
     }
     return "no error";
   };
-  EXPECT_EQ(message(Schedule::gpipe(3, 3)), "the schedule is for 3 stages, but the pipeline has 2");
+  EXPECT_EQ(message(Schedule::gpipe(3, 3)),
+            "the schedule is for 3 stages, but the pipeline has 2; give one for 2, or a "
+            "ScheduleGenerator (Schedule::one_f_one_b, say)");
   EXPECT_EQ(message(Schedule::gpipe(2, 3).only({ActionKind::kForward})),
             "the schedule has no backwards; give the whole schedule and not "
             "a half of it");

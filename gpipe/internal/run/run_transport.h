@@ -26,7 +26,7 @@ namespace gpipe::internal {
 // In one process, packets go from device to device. Over several processes, they go to the other
 // processes, too. They go by way of the host, unless the processes exchange device memory directly.
 //
-// Requirements: the constructor's arguments outlive it.
+// Requirements: the constructor's arguments outlive this object.
 class RunTransport {
  public:
   // `devices`: [stage]. `current_layer`: see Processes::begin_run().

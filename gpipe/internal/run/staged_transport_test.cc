@@ -27,7 +27,7 @@ using testing::packet_of_one;
 
 const c10::Device kHost(c10::kCPU);
 
-// Takes packets as another process would, at once, and gives them back.
+// Takes packets at once, as another process would, and gives them back.
 class Messages final : public Transport<Packet> {
  public:
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -59,7 +59,7 @@ class Messages final : public Transport<Packet> {
   bool cancelled_ = false;
 };
 
-// Worker 0 is here, on device(0), worker 1 elsewhere.
+// Worker 0 is in this process, on device(0). Worker 1 is in another process.
 class StagedTransportTest : public ::testing::Test {
  protected:
   Messages messages_;
@@ -99,7 +99,7 @@ TEST_F(StagedTransportTest, WhatStaysHereStaysOnItsDevice) {
   std::vector<Packet> got(1);
   ASSERT_TRUE(transport_.receive(0, {0}, got));
   EXPECT_TRUE(got[0].items.at(0).tensor.is_same(tensor));
-  // The tensor may be changed in place, because the copy has read it.
+  // The tensor may be changed in place now, because send() has waited for the copy that reads it.
   arrive(got[0], device(0));
   got[0].items[0].tensor.zero_();
   EXPECT_THAT(messages_.sent().at(1).items[0].tensor, EqualsBitwise(at::ones({2})));

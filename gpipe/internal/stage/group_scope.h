@@ -19,8 +19,8 @@
 namespace gpipe::internal {
 
 // While the scope lives, the sums of a micro-batch's group stand in for the .grad of the parameters
-// that the stage owns. It lives during all of the cell's backward, because users' code may run a
-// backward of its own.
+// that the stage owns. The scope lives during all of the cell's backward, because users' code may
+// run a backward of its own.
 //
 // Thread-safety: none.
 class GroupScope {
@@ -46,7 +46,7 @@ class GroupScope {
   }
 
   // Called after the first half of a split backward. Throws c10::Error if a gradient has arrived in
-  // it, because it is not known yet to which group the next second half will belong.
+  // that half, because it is not known yet to which group the next second half will belong.
   void check_first_half() {
     if (early_.empty()) return;
     scopes_.clear();

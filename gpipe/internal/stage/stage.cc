@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -58,8 +59,9 @@ class RecomputeTimer {
   RecomputeTime* time_;
 };
 
-// What a layer, or the loss, gives, if it uses nothing of the layers of other processes.
-// `results_of`: the tensors in it. `user`: its name.
+// Returns what `call`, of a layer or the loss, gives. Throws if the call uses a tensor that a layer
+// of another process has registered. `results_of`: the tensors in a result. `user`: the name of the
+// layer or the loss.
 template <typename Call, typename ResultsOf, typename User>
 auto watched(const ForeignTensors* foreign, const Call& call, const ResultsOf& results_of,
              const User& user, bool is_loss = false) {
@@ -85,12 +87,22 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
       boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
       over_processes_(over_processes),
       layers_(std::move(layers)),
-      ties_(std::move(ties)) {}
+      ties_(std::move(ties)),
+      running_code_(names_of_code()) {}
+
+std::vector<std::string> Stage::names_of_code() const {
+  std::vector<std::string> names;
+  for (int64_t position = -1; position <= static_cast<int64_t>(layers_.size()); ++position) {
+    names.push_back(name_of(position));
+  }
+  return names;
+}
 
 void Stage::begin_run() {
   handed_over_.clear();
   early_recompute_.reset();
   buffers_.begin_run();
+  shares_buffers_.reset();
   if (graphs_ != nullptr) graphs_->begin_run(layers_);
 }
 
@@ -182,6 +194,7 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
 torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value) {
   Layer& layer = layers_[position];
   running_layer_ = position;
+  running_code_.enter(position);
   RunningStatisticsScope::enter_layer(layer.index);
   if (layer.skips.empty()) return layer.module.any_forward(std::move(value));
   skip::CallScope call(layer.skips);
@@ -241,6 +254,7 @@ void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss&
                layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
+  running_code_.enter(layers_.size());
   LossResult scalar = watched(
       run.foreign_tensors, [&] { return loss(micro_batch, outputs.tensors); },
       [](const LossResult& result) { return std::vector<const at::Tensor*>{&result.loss}; },
@@ -260,7 +274,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
-  inputs.resize(boundary_.ports.inputs.size());  // without ties
+  inputs.resize(boundary_.ports.inputs.size());  // without the packets of ties
   for (Packet& packet : inputs) arrive(packet, device_);
   check_arrived(boundary_, plan.record, inputs);
   cell = Cell();
@@ -274,29 +288,29 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   GivenGenerators given;
   std::optional<std::vector<BufferValue>> buffers;
   LayerBuffers::Others others = others_in(run);
-  watches_buffers_ = watches_buffers_ || plan.checkpoints[index_] != Checkpoint::kNever;
+  may_recompute_ = may_recompute_ || plan.checkpoints[index_] != Checkpoint::kNever;
+  const bool watches_buffers = may_recompute_ || plan.record || shares_buffers(run);
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
-        statistics, plan.number_of(micro_batch),
-        /*any_order=*/!run.forwards_ascend[index_] || plan.in_replicas, index_);
-    // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
-    // as the plain model would, and know which outputs require a gradient.
+        statistics, plan.number_of(micro_batch), may_run_in_any_order(run), index_);
+    // A checkpointed cell records a graph, too, and drops it at once, because only a cell that
+    // records runs exactly as the plain model does and knows which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
     others.is_updated = [&](const at::Tensor& buffer) {
       return statistics_scope.has_updated(buffer);
     };
     try {
-      if (watches_buffers_) buffers_.begin_forward(layers_, others);
+      if (watches_buffers) buffers_.begin_forward(layers_, others, /*compares=*/may_recompute_);
       result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
                           recomputes ? &given : nullptr);
-      if (watches_buffers_) {
+      if (watches_buffers) {
         if (recomputes) running_layer_ = -1;
         buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
       }
     } catch (...) {
-      if (watches_buffers_) {
+      if (watches_buffers) {
         if (runs_layer()) buffers_.note_questions(running_layer_, phase_questions());
         buffers_.fail_forward(others);
       }
@@ -307,21 +321,31 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
       leave(boundary_, plan, result, handed_over_, [this] { return current_layer(); });
   // A cell that cannot be recomputed keeps its graph.
   if (recomputes && buffers && any_needs_grad(outputs)) {
+    cell.held = buffers_.held();
     cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
                                      *std::move(buffers)};
     if (LayerBuffers::may_need_graph(cell.recompute->buffers)) {
       cell.recompute->graph = std::move(result.graph);
+      cell.saved = buffers_.saved(cell.held);
     }
     result.graph = CellGraph();
   } else {
     inputs.clear();
     cell.graph = std::move(result.graph);
+    if (plan.record) cell.saved = buffers_.saved(buffers_.held());
   }
   if (loss != nullptr) {
     run_loss(run, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
   outputs.resize(outputs.size() + boundary_.ports.ties_out.size());
   return outputs;
+}
+
+void Stage::drop_useless_graph(Cell& cell) {
+  Cell::Recompute& kept = *cell.recompute;
+  if (!kept.graph || LayerBuffers::may_use_graph(kept.buffers, cell.saved)) return;
+  kept.graph.reset();
+  cell.saved.clear();
 }
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
@@ -331,11 +355,8 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
              [this] { return current_layer(); });
   run.plan.model.check_parameters(index_);
   if (kept.graph) {
-    if (LayerBuffers::may_use_graph(kept.buffers)) {
-      recomputing_ = false;
-      return std::exchange(*kept.graph, CellGraph());
-    }
-    kept.graph.reset();
+    recomputing_ = false;
+    return std::exchange(*kept.graph, CellGraph());
   }
   std::vector<Packet> copy;
   if (run.keep_graph) copy = kept.inputs;
@@ -345,7 +366,8 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   c10::AutoGradMode grad_mode(true);
   CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
   RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
-                                    run.plan.number_of(micro_batch));
+                                    run.plan.number_of(micro_batch),
+                                    run.plan.defer_batch_norm || may_run_in_any_order(run), index_);
   kept.given.next = 0;
   buffers_.begin_recompute(layers_, kept.buffers, others_in(run));
   Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
@@ -361,16 +383,33 @@ void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& ce
   early_recompute_ = static_cast<int32_t>(micro_batch);
   RandomStreamsScope draws_scope(&draws_, nullptr);
   PutBuffersBack put_back(buffers_, layers_);
+  drop_useless_graph(cell);
   cell.graph = recompute(run, micro_batch, *cell.recompute);
+  if (!cell.recompute->graph) cell.saved = buffers_.saved(cell.held);
   put_back.finish();
   cell.recompute->done = true;
   early_recompute_.reset();
 }
 
+bool Stage::may_run_in_any_order(const RunContext& run) const {
+  return !run.forwards_ascend[index_] || run.plan.in_replicas;
+}
+
 LayerBuffers::Others Stage::others_in(const RunContext& run) const {
-  return {{}, [&run](const at::Tensor& buffer) {
-            return !run.on_caller && run.tracked.is_shared(buffer);
-          }};
+  return {{},
+          [&run](const at::Tensor& buffer) { return run.tracked.is_shared(buffer); },
+          /*on_one_thread=*/run.on_caller};
+}
+
+bool Stage::shares_buffers(const RunContext& run) {
+  if (!shares_buffers_) {
+    shares_buffers_ = std::any_of(layers_.begin(), layers_.end(), [&](const Layer& layer) {
+      const std::vector<at::Tensor> buffers = layer.module.ptr()->buffers();
+      return std::any_of(buffers.begin(), buffers.end(),
+                         [&](const at::Tensor& buffer) { return run.tracked.is_shared(buffer); });
+    });
+  }
+  return *shares_buffers_;
 }
 
 LayerBuffers::Later Stage::later_check(const RunContext& run) const {
@@ -387,7 +426,8 @@ void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprin
     same = now[k].matches(in_forward[k]);
     const at::Tensor differs_here = now[k].differs(in_forward[k]);
     if (!differs_here.defined()) continue;
-    // A layer may have moved its output to another device.
+    // The results on one device are combined. If a layer has moved its output to another device,
+    // the results on that device are checked separately.
     const bool first = !differs.defined() || differs.device() != differs_here.device();
     if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
     differs = first ? differs_here : differs.logical_or(differs_here);

@@ -34,6 +34,7 @@
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/options.h"
+#include "gpipe/runtime/running_code.h"
 #include "skip/tracker.h"
 
 namespace gpipe::internal {
@@ -46,7 +47,7 @@ struct BackwardTask {
   LeafSums* leaf_sums = nullptr;  // the sums of the micro-batch
   // Receives the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
-  GroupSums* group_sums = nullptr;  // the stage's; null: the leaves' .grad get the gradients
+  GroupSums* group_sums = nullptr;  // the stage's sums; null: the leaves' .grad get the gradients
 };
 
 // Requirements: its methods are called under an InterceptionScope, with the stage's device and
@@ -78,13 +79,15 @@ class Stage {
 
   // Called before the first cell of a run.
   void begin_run();
-  // begin_action() is called before each action, and end_layers() when its layers are done: after
-  // them no layer is blamed for an error until the next one runs.
+  // begin_action() is called before each action, and end_layers() when its layers are done. After
+  // these calls no layer is blamed for an error until the next layer runs.
   void begin_action() {
     running_layer_ = -1;
     recomputing_ = false;
   }
   void end_layers() { running_layer_ = -1; }
+  // During each action a RunningCode::Action of this object lives.
+  RunningCode& running_code() { return running_code_; }
 
   // From now on kernels are recorded as graphs where that is possible.
   void use_graphs();
@@ -106,8 +109,8 @@ class Stage {
   // The buffer that a recompute had changed before it threw, and that could not be put back. Empty
   // if there is none.
   const std::string& lost_buffer() const { return buffers_.lost(); }
-  // The micro-batch of recompute_early(), if that failed: it differs from the micro-batch of the
-  // action.
+  // The micro-batch of recompute_early(), if that call failed. It differs from the micro-batch of
+  // the action.
   std::optional<int32_t> early_recompute() const { return early_recompute_; }
 
  private:
@@ -119,6 +122,7 @@ class Stage {
     return position >= 0 && position < static_cast<int64_t>(layers_.size());
   }
   std::string name_of(int64_t position) const;
+  std::vector<std::string> names_of_code() const;
 
   // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
   // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
@@ -130,13 +134,16 @@ class Stage {
                      bool keep_inputs, GivenGenerators* given);
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
   void add_outputs(Result& result) const;
-  // Returns the recomputed graph of a checkpointed cell. LayerBuffers::end_recompute() must put the
-  // layers' buffers back when the graph is not needed any more.
+  // Drops the graph of a checkpointed cell's forward, if it cannot replace the recompute.
+  static void drop_useless_graph(Cell& cell);
+  // Returns the recomputed graph of a checkpointed cell, or that of its forward, if it still has
+  // one. LayerBuffers::end_recompute() must put the layers' buffers back when the graph is not
+  // needed any more.
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // These take the terms of ties that later stages have sent, and send the terms that earlier
-  // stages get.
+  // take_ties() takes the terms of ties that later stages have sent. send_ties() makes the packets
+  // with the terms that earlier stages get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const;
@@ -153,6 +160,10 @@ class Stage {
   void check_finite_layer(size_t position, torch::nn::AnyValue& value,
                           const skip::Tracker& tracker) const;
   LayerBuffers::Others others_in(const RunContext& run) const;
+  // Whether another stage has a buffer of this stage's layers, too.
+  bool shares_buffers(const RunContext& run);
+  // Whether this stage's forwards take the micro-batches in another order than the loop.
+  bool may_run_in_any_order(const RunContext& run) const;
   LayerBuffers::Later later_check(const RunContext& run) const;
   void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
                         const std::vector<Fingerprint>& in_forward);
@@ -164,12 +175,14 @@ class Stage {
   std::vector<Layer> layers_;
   std::vector<at::Tensor> ties_;
   LayerBuffers buffers_;
-  bool watches_buffers_ = false;  // some cell of this stage may have been checkpointed
+  bool may_recompute_ = false;          // some cell of this stage may have been checkpointed
+  std::optional<bool> shares_buffers_;  // in this run; nullopt: not known yet
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: without graphs
   bool has_loss_ = false;                // a loss was computed here
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
-  bool recomputing_ = false;             // stays true if the recompute fails
+  RunningCode running_code_;
+  bool recomputing_ = false;  // stays true if the recompute fails
   std::optional<int32_t> early_recompute_;
   HandedOver handed_over_;
 };

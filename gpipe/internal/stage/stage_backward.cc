@@ -42,8 +42,9 @@ bool any_defined(const std::vector<Packet>& gradients) {
 }
 
 // Throws LibTorch's error for a tensor that was changed since a graph has saved it, and says that
-// it may be a buffer that a recompute has put back. Throws all other errors as they are.
-[[noreturn]] void rethrow_put_back(const Layer& layer, const std::string& when) {
+// it may be a buffer of the layer. Throws all other errors as they are. `waited`: whether the graph
+// had waited, as after the first half of a split backward or after an early recompute.
+[[noreturn]] void rethrow_changed(const Layer& layer, bool waited) {
   try {
     throw;
   } catch (const c10::Error& error) {
@@ -57,10 +58,11 @@ bool any_defined(const std::vector<Packet>& gradients) {
       throw;
     }
     c10::Error longer(error);  // the user may keep the error itself
-    longer.add_context("the graph needs a buffer of this layer (" + names +
-                       ") as the recompute has left it, " + when +
-                       ", but the recompute has put it back; use a schedule with whole backwards, "
-                       "such as 1f1b, or Checkpoint::kNever for this partition");
+    longer.add_context(
+        "the tensor may be a buffer of this layer (" + names +
+        ") that another micro-batch's forward has changed since: let the layer compute with a "
+        "clone() of it, or use Checkpoint::kAlways for this partition" +
+        (waited ? " and a schedule with whole backwards, such as 1f1b" : ""));
     throw c10::Error(std::move(longer));
   }
 }
@@ -110,7 +112,8 @@ struct Stage::Backward final : public CellGraph::Walk {
   // which are the caller's, and terms that other stages sent, which come from no layer here.
   void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
-    // Other stages, and weight halves, get the leaf's terms without knowing where they come from.
+    // If no layer has led to the leaf (but the loss, say), the leaf is excused for the whole run,
+    // because other stages, and weight halves, get its terms without knowing where they come from.
     if (!stage.is_layer(layer())) return run.unregistered->excuse(accumulator);
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
     run.unregistered->note(stage.name_of(layer()), accumulator, leaf);
@@ -184,7 +187,8 @@ struct Stage::Backward final : public CellGraph::Walk {
   }
 
   void enter_foreign(const Node& node) override {
-    // The node was made by the pipeline: on a worker, or during this call on the caller's thread.
+    // `hidden`: whether the pipeline has made the node, on a worker or, during this call, on the
+    // caller's thread.
     const CellPlan& plan = run.plan;
     const auto& workers = run.worker_threads;
     const bool hidden =
@@ -221,8 +225,8 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
                                    owner_of(run, tie, run.plan.model.find(tie)));
     at::Tensor& arrived = packet.items.front().tensor;
-    // The sum may have a term already: a stage between the two may have the parameter itself, and
-    // use it without declaring it.
+    // The sum may have a term already, because a stage between this one and the sender may have the
+    // parameter itself, and use it without declaring it.
     const c10::NoGradGuard no_grad;
     sum = sum.defined() ? sum + arrived : std::move(arrived);
   }
@@ -275,6 +279,10 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   Backward backward(*this, run, micro_batch, task);
   PutBuffersBack put_back(buffers_, layers_);
   const bool is_recomputed_early = cell.recompute && cell.recompute->done;
+  if (task.part != BackwardPart::kWeights && cell.recompute && !is_recomputed_early) {
+    drop_useless_graph(cell);
+  }
+  SavedBuffersScope saved(buffers_, layers_, cell.saved, others_in(run));
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
@@ -289,22 +297,31 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
                                  backward, running_layer_);
   } catch (...) {
-    const bool is_late =
-        task.part == BackwardPart::kWeights && run.plan.checkpoints[index_] != Checkpoint::kNever;
-    if (!runs_layer() || !(is_late || is_recomputed_early)) throw;
-    rethrow_put_back(layers_[running_layer_], is_late ? "in the weights' half of a split backward"
-                                                      : "after an early recompute");
+    if (!runs_layer()) throw;
+    rethrow_changed(layers_[running_layer_],
+                    task.part == BackwardPart::kWeights || is_recomputed_early);
   }
+  if (task.part == BackwardPart::kInputs && cell.recompute && !is_recomputed_early &&
+      !cell.recompute->graph) {
+    cell.saved = buffers_.saved(cell.held);
+  }
+  saved.finish();
   put_back.finish();
   groups.check_first_half();
   backward.hand_over_requested();
   if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);
   if (!run.keep_graph) {
     cell.recompute.reset();
+    cell.held.clear();
+    if (task.part != BackwardPart::kInputs) cell.saved.clear();
     cell.loss.reset();
     cell.seed.reset();
   } else if (cell.recompute) {
-    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // for the next use
+    if (cell.recompute->graph) {
+      cell.recompute->graph = std::move(cell.graph);  // for the next use
+    } else {
+      cell.saved.clear();
+    }
     cell.graph = CellGraph();  // the next backward makes it again
     cell.recompute->done = false;
   }

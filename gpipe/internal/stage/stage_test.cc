@@ -44,7 +44,7 @@ struct CountedImpl : nn::Module {
 };
 TORCH_MODULE(Counted);
 
-// Gives its input to a later stage, too.
+// A layer that also gives its input to a later stage.
 struct StashImpl : nn::Module, skip::Skippable {
   StashImpl() : Skippable({"a"}, {}) {}
   at::Tensor forward(const at::Tensor& x) {
@@ -103,7 +103,7 @@ class StageTest : public ::testing::Test {
                           {part, &sums, &targets});
   }
 
-  std::vector<Layer> stage_0_;  // has none here
+  std::vector<Layer> stage_0_;  // stage 0 has no layers here
   CellPlan plan_;
   std::vector<std::vector<bool>> follows_ = {{false, false}, {false, true}};
   std::vector<bool> ascend_ = {true, true};

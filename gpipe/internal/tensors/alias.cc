@@ -22,12 +22,12 @@ at::Tensor as_stored(const at::Tensor& tensor) {
   return stored;
 }
 
-// A tensor that reads the memory of `memory`, from the element `offset` on, as `like` reads its
-// own.
+// A tensor that reads the memory of `memory`, from the element `offset` on, as `like` reads its own
+// memory.
 at::Tensor view_as(const at::Tensor& like, const at::Tensor& memory, int64_t offset) {
   at::Tensor view = at::empty({0}, like.options().requires_grad(false));
   view.set_(memory.storage(), offset, like.sizes(), like.strides());
-  // So a change of the view counts as a change of every tensor over this memory.
+  // With this counter, a change of the view counts as a change of every tensor over this memory.
   view.unsafeGetTensorImpl()->set_version_counter(memory.unsafeGetTensorImpl()->version_counter());
   if (like.is_conj()) view = view.conj();
   if (like.is_neg()) view = view._neg_view();
@@ -58,7 +58,7 @@ int64_t extent(const Box& box) {
   return last + 1;
 }
 
-// The strides of both, without repetition and the largest first; 1 is always among them.
+// The strides of both boxes, each once, the largest first. 1 is always among them.
 c10::SmallVector<int64_t, 12> strides_of(const Box& a, const Box& b) {
   c10::SmallVector<int64_t, 12> strides;
   for (const Box* box : {&a, &b}) {
@@ -75,8 +75,8 @@ struct Interval {
   int64_t end;
 };
 
-// The position of a box that starts at `offset`, in coordinates over `strides`. False: it is not a
-// block of a tensor with these strides, because it crosses the end of one of them.
+// The position of a box that starts at `offset`, in coordinates over `strides`. Returns false if
+// the box is not a block of a tensor with these strides, because it crosses the end of one of them.
 bool coordinates(const Box& box, int64_t offset, const c10::SmallVector<int64_t, 12>& strides,
                  c10::SmallVector<Interval, 12>& result) {
   for (size_t k = 0; k < strides.size(); ++k) {
@@ -100,8 +100,8 @@ at::Tensor counted_alias(const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided || tensor.is_quantized() || !tensor.has_storage()) {
     return tensor;
   }
-  // Made outside of inference mode, a tensor counts all its changes, even those that are made in
-  // that mode.
+  // A tensor that is made outside of inference mode counts all its changes, even those that are
+  // made in that mode.
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
   at::Tensor alias = at::empty({0}, tensor.options());
@@ -144,7 +144,7 @@ at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, Memor
     const int64_t bytes =
         (copy.storage_offset() - range.begin) * unit + tensor.storage_offset() * item;
     // Memory that LibTorch did not allocate may begin at an address that is not aligned for the
-    // larger of two types.
+    // larger of two types. Then the tensor gets a copy of its own.
     return bytes % item == 0 ? view_as(tensor, copy, bytes / item) : detached_alias(tensor.clone());
   }
   return detached_alias(
@@ -184,7 +184,7 @@ bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors) {
     know(*tensor);
     ++expected;
     if (tensor->is_inference() || !tensor->is_view()) continue;
-    // Listing the view several times does not add references to its base.
+    // If a view is listed several times, that does not add references to its base.
     const c10::TensorImpl* view = tensor->unsafeGetTensorImpl();
     if (std::find(views.begin(), views.end(), view) != views.end()) continue;
     views.push_back(view);
@@ -235,8 +235,9 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
       (offset_b + extent(box_b)) * item_b <= offset_a * item_a) {
     return false;
   }
-  if (item_a != item_b) return true;  // the code below counts in elements
-  // Slices of one tensor are blocks over the same strides.
+  if (item_a != item_b) return true;  // the code below counts in elements of one size
+  // Slices of one tensor are blocks over the same strides. Such blocks are compared in each
+  // dimension.
   const auto strides = strides_of(box_a, box_b);
   c10::SmallVector<Interval, 12> where_a;
   c10::SmallVector<Interval, 12> where_b;

@@ -10,10 +10,10 @@
 
 namespace gpipe::internal {
 
-// Like Tensor::detach(): the same storage and the same version counter, so that an in-place change
-// through either tensor is noticed by autograd and by the pipeline. Unlike the result of detach(),
-// autograd does not treat it as a view, so a layer may change it in place. It does not go through
-// the dispatcher.
+// Returns an alias as Tensor::detach() does, with the same storage and the same version counter, so
+// that an in-place change through either tensor is noticed by autograd and by the pipeline. Unlike
+// the result of detach(), autograd does not treat the alias as a view, so a layer may change it in
+// place. The function does not go through the dispatcher.
 inline at::Tensor detached_alias(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -21,24 +21,24 @@ inline at::Tensor detached_alias(const at::Tensor& tensor) {
                                                   /*allow_tensor_metadata_change=*/true));
 }
 
-// If `tensor` is an inference tensor, which does not count its changes: a tensor over the same
-// memory that counts them, from 0 on, and is not an inference tensor. Any other tensor, and one
-// without strides, is returned as it is.
+// If `tensor` is an inference tensor, which does not count its changes, returns a tensor over the
+// same memory that counts them, from 0 on, and is not an inference tensor. Any other tensor, and
+// one without strides, is returned as it is.
 at::Tensor counted_alias(const at::Tensor& tensor);
 
-// How often the tensor was changed in place; constant for a tensor without a version counter.
+// How often the tensor was changed in place. Constant for a tensor without a version counter.
 inline int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }
 
-// Identifies the tensor's memory; null if it has no storage.
+// Identifies the tensor's memory; null if the tensor has no storage.
 inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
                                                   : nullptr;
 }
 
-// Whether the two have the same memory, shape, strides and dtype, and read it in the same way (lazy
-// conjugation and negation).
+// Whether the two tensors have the same memory, shape, strides and dtype, and read it in the same
+// way (lazy conjugation and negation).
 bool are_same_view(const at::Tensor& a, const at::Tensor& b);
 
 // Whether another tensor object covers the same storage.
@@ -60,7 +60,7 @@ bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors);
 // to no graph.
 at::Tensor copy_in_layout(const at::Tensor& tensor);
 
-// The part of its storage that a tensor covers, in elements; empty if the tensor is.
+// The part of its storage that a tensor covers, in elements; empty if the tensor has no elements.
 struct MemoryRange {
   int64_t begin = 0;
   int64_t end = 0;

@@ -135,14 +135,15 @@ TEST(MayOverlap, TellsBlocksOfOneTensorApart) {
   EXPECT_TRUE(may_overlap(x.narrow(1, 0, 4), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).t(), x.narrow(1, 3, 3)));
   EXPECT_FALSE(may_overlap(x.select(1, 2), x.select(1, 3)));
-  // The stride of a dimension with one element does not matter.
+  // If a dimension has one element, its stride does not matter.
   EXPECT_FALSE(may_overlap(x.narrow(1, 0, 3).as_strided({1, 4, 3}, {0, 6, 1}), x.narrow(1, 3, 3)));
   EXPECT_TRUE(may_overlap(x.select(1, 2), x.select(0, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(0, 0, 0), x));
   EXPECT_FALSE(may_overlap(at::Tensor(), x));
 }
 
-// Two blocks whose strides are not multiples of each other.
+// The blocks' strides, 2 and 3, are not multiples of each other. Still the blocks are found to be
+// apart.
 TEST(MayOverlap, WhatBeginsWhereTheOtherEndsIsApart) {
   const at::Tensor memory = at::zeros({12});
   const at::Tensor first = memory.as_strided({3}, {2}, 0);   // up to 4
@@ -159,7 +160,7 @@ TEST(MayOverlap, CountsBytesWhereTypesDiffer) {
   EXPECT_FALSE(may_overlap(z.narrow(0, 4, 4), reals.narrow(0, 0, 4)));
 }
 
-// The result is compared with sets of addresses: it must never be "no" if they intersect.
+// The result is compared with sets of addresses. It must never be "no" if these sets intersect.
 TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
   std::mt19937 random(7);
   auto pick = [&](int64_t low, int64_t high) {
@@ -197,7 +198,7 @@ TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
       said_no += may_overlap(a, b) ? 0 : 1;
     }
   }
-  // may_overlap() does not simply return true always.
+  // may_overlap() must not simply return true always.
   EXPECT_GT(said_no, apart * 3 / 4) << "of " << apart;
 }
 

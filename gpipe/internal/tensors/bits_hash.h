@@ -1,4 +1,5 @@
-// Hashes of bits: the same on every machine. They find differences; they are not signatures.
+// BitsHash: hashes of bits, the same on every machine. They find differences; they are not
+// signatures.
 #ifndef GPIPE_INTERNAL_TENSORS_BITS_HASH_H_
 #define GPIPE_INTERNAL_TENSORS_BITS_HASH_H_
 
@@ -10,7 +11,7 @@
 
 namespace gpipe::internal {
 
-// FNV-1a with words of eight bytes instead of bytes, so that gigabytes take a second; a rotation
+// FNV-1a with words of eight bytes instead of bytes, so that gigabytes take a second. A rotation
 // brings high bits down, which the multiplication alone would not.
 class BitsHash {
  public:

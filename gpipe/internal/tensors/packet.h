@@ -23,30 +23,30 @@ struct Item {
   // no graph crosses the boundary of a stage. A tensor that leaves a stage twice is the same object
   // in both items.
   bool needs_grad = false;
-  // Forward: the tensor must not be changed in place. Another tensor has the same memory, and its
-  // gradient would miss a change made behind the boundary.
+  // Forward: the tensor must not be changed in place. Another tensor has the same memory, and the
+  // gradient of that tensor would miss a change made behind the boundary.
   bool read_only = false;
-  // Forward: another tensor on its way has the same memory.
+  // Forward: the packets of this boundary have another tensor with the same memory.
   bool shared = false;
-  // Forward: version_of(tensor) when it was handed over.
+  // Forward: version_of(tensor) when the tensor was handed over.
   int64_t version = 0;
-  // Forward: it is an input of all micro-batches (GPipeOptions::shared_inputs), which no stage may
-  // change. So it leaves without a copy.
+  // Forward: the tensor is an input of all micro-batches (GPipeOptions::shared_inputs), which no
+  // stage may change. So it leaves a stage without a copy.
   bool constant = false;
 
   void mark_version() { version = version_of(tensor); }
-  // Whether it was changed in place since it was marked: on its way, or where it stays.
+  // Whether the tensor was changed in place since it was marked: on its way, or where it stays.
   bool is_changed() const { return version_of(tensor) != version; }
 };
 
 // How the elements of a copy lie in its memory.
 struct CopyLayout {
-  // Each element once, the largest stride first, with the strides of the original.
+  // The original's sizes and strides, with each element once, the largest stride first.
   c10::SmallVector<int64_t, 6> sizes;
   c10::SmallVector<int64_t, 6> strides_once;
-  c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
-  int64_t extent = 0;                    // of the copy, in elements, up to its last one
-  int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
+  c10::SmallVector<int64_t, 6> strides;  // the copy's strides, for the tensor's dimensions
+  int64_t extent = 0;                    // elements of the copy, with gaps, up to its last one
+  int64_t offset = 0;                    // elements from the beginning of a line to the copy
   bool has_gaps = false;                 // whether the copy has gaps between its elements
 };
 

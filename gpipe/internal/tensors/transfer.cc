@@ -23,31 +23,12 @@ namespace {
 
 using c10::impl::VirtualGuardImpl;
 
-// c10::Event makes its device current, and then the thread's former device again: under LibTorch
-// 2.11 in each call, later where an event is destroyed. On a thread that has used no device that is
-// GPU 0, which then gets a context of half a gigabyte for nothing. So the event's device is made
-// current first, by a guard, which restores the former one without a context.
 void destroy(std::unique_ptr<c10::Event> event, c10::Device device) noexcept {
   try {
     const c10::DeviceGuard guard(device);
     event.reset();
   } catch (const std::exception&) {  // the device is broken
   }
-}
-
-std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
-  const c10::DeviceGuard guard(stream.device());
-  std::shared_ptr<c10::Event> event(new c10::Event(stream.device_type()),
-                                    [device = stream.device()](c10::Event* owned) {
-                                      destroy(std::unique_ptr<c10::Event>(owned), device);
-                                    });
-  event->record(stream);
-  return event;
-}
-
-void wait_for(const c10::Event& event, const c10::Stream& stream) {
-  const c10::DeviceGuard guard(stream.device());
-  event.block(stream);
 }
 
 // A copy of a view with gaps between its elements keeps the gaps if that takes at most this many
@@ -62,7 +43,7 @@ int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line);
 }
 
-// The dimensions, those with the largest strides first.
+// Returns the dimensions, those with the largest strides first.
 c10::SmallVector<int64_t, 6> by_stride(c10::IntArrayRef strides) {
   c10::SmallVector<int64_t, 6> order(strides.size());
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -71,7 +52,7 @@ c10::SmallVector<int64_t, 6> by_stride(c10::IntArrayRef strides) {
   return order;
 }
 
-// The layout of the same elements without the gaps, beginning at a cache line.
+// The layout of the elements of `layout` without the gaps, beginning at a cache line.
 CopyLayout packed(CopyLayout layout) {
   const c10::SmallVector<int64_t, 6> order = by_stride(layout.strides);
   int64_t stride = 1;
@@ -102,8 +83,8 @@ CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
     elements *= layout.sizes.back();
   }
   if (layout.extent <= elements) {
-    // Without gaps, it is one run of memory. So it is if elements overlap, because reading less is
-    // not possible then.
+    // A tensor without gaps is copied as one run of memory. A tensor whose elements overlap is,
+    // too, because no copy can read less.
     layout.sizes = {layout.extent};
     layout.strides_once = {1};
     return layout;
@@ -112,14 +93,14 @@ CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
   return layout.has_gaps ? layout : packed(layout);
 }
 
-// Whether a copy keeps the tensor's layout in memory, as far as possible.
+// Whether a copy can keep the tensor's layout in memory.
 bool has_layout(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_nested() &&
          !tensor.is_meta() && !tensor.is_quantized() && !has_names(tensor) &&
          !tensor._is_zerotensor() && tensor.numel() > 0;
 }
 
-// The tensor's bits as they are: without its lazy conjugation or negation.
+// Returns the tensor's bits as they are, without its lazy conjugation or negation.
 at::Tensor without_lazy_bits(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach();
   if (plain.is_conj()) plain._set_conj(false);
@@ -127,13 +108,13 @@ at::Tensor without_lazy_bits(const at::Tensor& tensor) {
   return plain;
 }
 
-// The non_blocking argument of copies within a device, between two accelerators, or from or to
+// The argument `non_blocking` of copies within a device, between two accelerators, or from or to
 // pinned memory.
 constexpr bool kAtOnce = true;
 
-// A copy in pinned host memory of its own. pin_memory() would return a pinned tensor as it is, and
-// its owner may change it before it is read. The allocator of pinned memory keeps the block until a
-// copy from it is done.
+// Returns a copy in new pinned host memory. pin_memory() would return a pinned tensor as it is, and
+// the owner of that tensor may change it before it is read. The allocator of pinned memory keeps
+// the block until a copy from it is done.
 at::Tensor pinned_copy(const at::Tensor& tensor) {
   const at::Tensor pinned = at::empty(
       tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
@@ -177,7 +158,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLa
   if (!plain.is_cpu()) {
     to.copy_(from, kAtOnce);
   } else if (layout.has_gaps) {
-    // Between host and device, only contiguous tensors are copied without a detour that waits.
+    // Between host and device, LibTorch copies only contiguous tensors without a detour that waits.
     to.copy_(pinned_copy(from).to(target, kAtOnce), kAtOnce);
   } else {
     to.copy_(pinned_copy(from), kAtOnce);
@@ -185,7 +166,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLa
   return laid_out(memory, layout, tensor);
 }
 
-// A copy of the elements that have arrived without gaps, with the gaps of `layout`.
+// Returns a copy with the gaps of `layout` of elements that have arrived without gaps.
 at::Tensor with_gaps(const at::Tensor& arrived, const CopyLayout& layout) {
   const c10::NoGradGuard no_grad;
   const at::Tensor memory =
@@ -205,7 +186,7 @@ bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
 }
 
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
-// `gaps`: as for copied_in_layout(); null: no gaps are made.
+// `gaps`: as for copied_in_layout(); if null, no gaps are made.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps = nullptr) {
   c10::NoGradGuard no_grad;
   if (target.is_meta()) {
@@ -217,7 +198,8 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps
   const bool with_host = tensor.is_cpu() || target.is_cpu();
   if (!has_layout(tensor)) return tensor.to(target, /*non_blocking=*/!with_host);
   if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target, gaps);
-  // This is the usual case. New memory begins with a line, too.
+  // A dense tensor that begins with a cache line is the usual case. New memory begins with one,
+  // too, so a plain copy keeps the layout.
   if (!with_host) return tensor.to(target, kAtOnce);
   if (!tensor.is_contiguous()) return copied_in_layout(tensor, target, gaps);
   const at::Tensor pinned = pinned_copy(tensor);
@@ -232,7 +214,8 @@ struct StreamsInUse {
   std::vector<c10::Stream> recordings;
 };
 
-// Never destroyed: threads may use it while the process ends.
+// The streams in use are never destroyed, because threads may use this object while the process
+// ends.
 StreamsInUse& streams_in_use() {
   static auto* const streams = new StreamsInUse;
   return *streams;
@@ -243,7 +226,7 @@ bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream
 }
 
 // A stream of the usual priority from the pool of 32, which it gives out in turn. It is one of
-// `not_these` only if there is no other.
+// `not_these` only if all of them are.
 c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& not_these) {
   constexpr int kPool = 32;
   const VirtualGuardImpl impl(device.type());
@@ -297,8 +280,23 @@ StreamScope::~StreamScope() {
   }
 }
 
+std::shared_ptr<c10::Event> record_event(const c10::Stream& stream) {
+  const c10::DeviceGuard guard(stream.device());
+  std::shared_ptr<c10::Event> event(new c10::Event(stream.device_type()),
+                                    [device = stream.device()](c10::Event* owned) {
+                                      destroy(std::unique_ptr<c10::Event>(owned), device);
+                                    });
+  event->record(stream);
+  return event;
+}
+
+void wait_for_event(const c10::Event& event, const c10::Stream& stream) {
+  const c10::DeviceGuard guard(stream.device());
+  event.block(stream);
+}
+
 void follow(const c10::Stream& later, const c10::Stream& earlier) {
-  if (later != earlier) wait_for(*recorded(earlier), later);
+  if (later != earlier) wait_for_event(*record_event(earlier), later);
 }
 
 void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
@@ -332,7 +330,8 @@ c10::Stream take_stream_for_recordings(c10::Device device) {
   std::vector<c10::Stream> nor_these = not_these;
   nor_these.insert(nor_these.end(), in_use.recordings.begin(), in_use.recordings.end());
   c10::Stream stream = another_stream(device, nor_these);
-  // If every stream is taken, one of another recording is better than one on which packets travel.
+  // If every stream is taken, a stream of another recording is better than a stream on which
+  // packets travel.
   if (contains(nor_these, stream)) stream = another_stream(device, not_these);
   if (stream == here) stream = another_stream(device, {here});
   TORCH_CHECK(stream != here, "there is no stream of ", device,
@@ -388,8 +387,8 @@ void Transfers::depart(Packet& packet, c10::Device target) {
       follow(lane.from, current_stream(source));
       use_on(item.tensor, lane.from);
     }
-    // Set on both sides: a copy between devices makes the current streams of both wait for each
-    // other.
+    // Both scopes are needed: a copy between devices makes the current streams of both devices wait
+    // for each other, so these must be the lane's streams.
     StreamScope to(lane.to);
     StreamScope from(lane.from);
     CopyLayout gaps;
@@ -398,7 +397,7 @@ void Transfers::depart(Packet& packet, c10::Device target) {
     if (gaps.has_gaps) packet.gaps.push_back({k, std::move(gaps)});
     add_busy(target.is_cpu() ? lane.from : lane.to);
   }
-  for (const c10::Stream& stream : busy) packet.ready.push_back(recorded(stream));
+  for (const c10::Stream& stream : busy) packet.ready.push_back(record_event(stream));
 }
 
 void Transfers::depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets) {
@@ -434,7 +433,7 @@ void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
     use_on(source, lane.from);
   }
   if (!target.is_cpu()) {
-    follow(lane.to, current_stream(target.device()));  // this stream may still read the target
+    follow(lane.to, current_stream(target.device()));  // the current stream may still read `target`
     use_on(target, lane.to);
   }
   {
@@ -443,7 +442,7 @@ void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
     const bool by_host = source.is_cpu() || target.is_cpu();
     const at::Tensor arriving =
         by_host ? copied(source.detach(), target.device()) : source.detach();
-    if (target.is_cpu()) recorded(lane.from)->synchronize();
+    if (target.is_cpu()) record_event(lane.from)->synchronize();
     at::Tensor values = target;
     values.copy_(arriving, /*non_blocking=*/true);
   }
@@ -471,7 +470,7 @@ void arrive(Packet& packet, c10::Device device) {
     return;
   }
   const c10::Stream stream = current_stream(device);
-  for (const auto& event : packet.ready) wait_for(*event, stream);
+  for (const auto& event : packet.ready) wait_for_event(*event, stream);
   packet.ready.clear();
   for (const Item& item : packet.items) use_on(item.tensor, stream);
 }

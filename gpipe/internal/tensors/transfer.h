@@ -1,15 +1,17 @@
 // Transfers: bring packets from the device of one stage to that of another.
 //
-// They use only c10's device-generic streams and events, so this compiles without CUDA.
+// Transfers use only c10's device-generic streams and events, so this unit compiles without CUDA.
 #ifndef GPIPE_INTERNAL_TENSORS_TRANSFER_H_
 #define GPIPE_INTERNAL_TENSORS_TRANSFER_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -42,13 +44,23 @@ class StreamScope {
   c10::Device former_device_;
 };
 
+// record_event() returns an event behind what was put on `stream` so far. wait_for_event() makes
+// what is put on `stream` from now on wait for the event. The streams belong to accelerators.
+// c10::Event makes its device current, and then the thread's former device again: under LibTorch
+// 2.11 in each call, later where an event is destroyed. On a thread that has used no device, the
+// former device is GPU 0, which then gets a context of half a gigabyte for nothing. These functions
+// first make the event's device current by a guard, which restores the former device without a
+// context.
+std::shared_ptr<c10::Event> record_event(const c10::Stream& stream);
+void wait_for_event(const c10::Event& event, const c10::Stream& stream);
+
 // Makes work that is put on `later` from now on wait for the work that was put on `earlier` before.
-// No effect if they are the same stream. Both belong to accelerators.
+// No effect if both are the same stream. Both streams belong to accelerators.
 void follow(const c10::Stream& later, const c10::Stream& earlier);
 
 // Makes the allocator keep the tensor's memory until `stream` has finished what was put on it so
 // far. No effect for the CPU, or if the tensor is on another device. While another thread records a
-// graph, it waits until that is done (default_generators.h).
+// graph, use_on() waits until the recording is done (default_generators.h).
 void use_on(const at::Tensor& tensor, const c10::Stream& stream);
 
 // Takes a stream of an accelerator for packets to travel on, until it is given back. It is not a
@@ -81,13 +93,14 @@ class Transfers {
 
   // Called by the producing stage as soon as the packet is made. Starts the copy of every tensor to
   // `target`, so that it travels while both stages compute. Neither side's current stream waits for
-  // the copy, nor does this thread; copies from and to the host go through pinned memory. Nothing
+  // the copy, nor does this thread. Copies from and to the host go through pinned memory. Nothing
   // is copied within a device or between CPU stages.
   void depart(Packet& packet, c10::Device target);
 
-  // Does so for all packets that leave a stage at one time, each to its target. If a copy reads
-  // memory that also goes, without a copy, to a stage on the same device, the current stream there
-  // waits for the copy: that memory may be changed in place, e.g. when a gradient is added to it.
+  // Does what depart() does for all packets that leave a stage at one time, each to its target. If
+  // a copy reads memory that also goes, without a copy, to a stage on the same device, the current
+  // stream there waits for the copy: that memory may be changed in place, e.g. when a gradient is
+  // added to it.
   void depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets);
 
   // Copies the values of `source` into `target`, a tensor of the same shape on another device that
@@ -104,14 +117,14 @@ class Transfers {
   struct Lane {
     c10::Device source;
     c10::Device target;
-    c10::Stream from;  // reads
-    c10::Stream to;    // owns the copies' memory; done when the whole copy has arrived
+    c10::Stream from;  // the stream that reads the source
+    c10::Stream to;    // the stream that owns the copies' memory; done when the whole copy is
   };
   Lane lane(c10::Device source, c10::Device target);
 
   const bool own_streams_;
   std::mutex mutex_;
-  std::vector<Lane> lanes_;  // guarded by mutex_; only a few
+  std::vector<Lane> lanes_;  // guarded by mutex_; only a few lanes
 };
 
 // Called by the consuming stage before it uses the packet. Its current stream (on the CPU: its

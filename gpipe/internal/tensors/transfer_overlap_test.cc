@@ -1,5 +1,5 @@
-// Tests which work copies wait for, and which work waits for copies, on the fake accelerator: it
-// simulates how long each takes, and shows when each ran.
+// Tests which work copies wait for, and which work waits for copies, on the fake accelerator: which
+// simulates how long each work takes, and shows when it ran.
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ class TransferOverlap : public ::testing::Test {
     durations.copy = std::chrono::milliseconds(milliseconds);
     runtime().set_durations(durations);
   }
-  // The stream on which `transfers` makes copies from one device to the other.
+  // The stream on which `transfers` makes copies from the device `from` to the device `to`.
   static StreamId stream_of_copies(Transfers& transfers, c10::Device from, c10::Device to) {
     copies();
     Packet packet = packet_of({torch::ones({8}, from)});
@@ -92,12 +92,13 @@ TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
 }
 
-// On CUDA, making a device current makes a context, which takes some hundred MiB of the device.
+// On CUDA, making a device current makes a context, which takes some hundred MiB of the device. So
+// a scope that ends must not make the thread's former device, 3, current.
 TEST_F(TransferOverlap, AScopeThatEndsMakesNoDeviceCurrentThatNobodyAskedFor) {
   ASSERT_FALSE(testing::fake::was_made_current(3));
   std::thread([] {
     const c10::impl::VirtualGuardImpl impl(device().type());
-    impl.uncheckedSetDevice(device(3));  // as a new thread is on device 0
+    impl.uncheckedSetDevice(device(3));  // device 3 is now what device 0 is for a new thread
     {
       const StreamScope scope(current_stream(device(1)));
       EXPECT_EQ(impl.getDevice(), device(1));
@@ -112,7 +113,7 @@ TEST_F(TransferOverlap, EventsMakeNoDeviceCurrentThatNobodyAskedFor) {
   ASSERT_FALSE(testing::fake::was_made_current(3));
   std::thread([] {
     const c10::impl::VirtualGuardImpl impl(device().type());
-    impl.uncheckedSetDevice(device(3));  // as a new thread is on device 0
+    impl.uncheckedSetDevice(device(3));  // device 3 is now what device 0 is for a new thread
     Transfers transfers;
     Packet packet = packet_of({torch::ones({8}, device(0))});
     transfers.depart(packet, device(1));
@@ -196,8 +197,8 @@ TEST_F(TransferOverlap, WhatFollowsOnTheSourcesStreamMayChangeItsMemory) {
   }
 }
 
-// One packet is copied and another one stays on the device. Computing waits for the copy only if
-// both have the same memory.
+// One packet is copied to another device, and one stays on its device. Computing waits for the copy
+// only if both packets have the same memory, because computing then changes what the copy reads.
 TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
   for (const bool shared : {false, true}) {
     const at::Tensor copied = torch::ones({8}, device(0));
@@ -213,7 +214,7 @@ TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
     const c10::impl::VirtualGuardImpl impl(device().type());
     if (!shared) impl.synchronizeStream(current_stream(device(0)));
     EXPECT_FALSE(packets[0].ready.at(0)->query()) << "on another stream than the copy before it";
-    gate.open();  // this is a race if computing does not wait
+    gate.open();  // the values are wrong now if computing has not waited
     arrive(packets[0], device(1));
     EXPECT_THAT(on_host(packets[0].items[0].tensor), EqualsBitwise(torch::ones({8})));
   }

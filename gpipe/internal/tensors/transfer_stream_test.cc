@@ -61,7 +61,8 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
     copies.push_back(take_stream_for_copies(device()));
     EXPECT_NE(copies.back(), first);
   }
-  // Each stage orders its own work with its recordings, also while another one records.
+  // Streams for recordings differ from each other, so that work that one stage orders with its
+  // recordings does not wait for a recording of another stage.
   std::vector<c10::Stream> recordings = {first};
   {
     const StreamScope scope(new_stream());
@@ -73,14 +74,15 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
       recordings.push_back(stream);
     }
   }
-  // If no stream is free, it takes one of another recording, and not one of a copy.
+  // If no stream is free, the function gives a stream of another recording, and never one of a
+  // copy.
   for (int k = 0; k < 40; ++k) {
     recordings.push_back(take_stream_for_recordings(device()));
     for (const c10::Stream& other : copies) EXPECT_NE(recordings.back(), other);
   }
   for (const c10::Stream& stream : copies) give_back_stream_for_copies(stream);
   for (const c10::Stream& stream : recordings) give_back_stream_for_recordings(stream);
-  // All are free again: a pool gives 32 in turn.
+  // All streams are free again: a pool gives its 32 streams in turn.
   std::vector<c10::Stream> again;
   for (int k = 0; k < 32; ++k) {
     const c10::Stream stream = take_stream_for_recordings(device());
@@ -91,7 +93,7 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
 }
 
 // Replays keep the priority of the stream on which they were recorded. So that stream must be one
-// of the pool's 32 streams of the usual priority, which it gives in turn.
+// of the pool's 32 streams of the usual priority, which the pool gives in turn.
 TEST_F(TransferStream, ReplaysDoNotOvertakeWhatIsLaunchedKernelByKernel) {
   const c10::Stream recording = take_stream_for_recordings(device());
   bool is_usual = false;
@@ -123,7 +125,8 @@ TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost
     return packet;
   };
   {
-    // The first use of a kernel, and the first pinned memory, may wait for the device.
+    // The first use of a kernel, and the first pinned memory, may wait for the device. So this
+    // packet is not measured.
     Packet first = leave();
     arrive(first, c10::kCPU);
   }
@@ -137,8 +140,8 @@ TEST_F(TransferStream, NeitherThreadNorStreamOfTheProducerWaitsForACopyToTheHost
   EXPECT_EQ(packet.items[0].tensor.sum().item<double>(), 100);
 }
 
-// A block that a packet's consumer uses is not reused while the consumer's stream is busy, and is
-// reused afterwards, even if the consumer has only a shifted view of it.
+// Expects that a block that a packet's consumer uses is not reused while the consumer's stream is
+// busy, and is reused afterwards, even if the consumer has only a shifted view of it.
 void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer) {
   constexpr int64_t kSize = 1 << 22;
   StreamScope scope(producer);
@@ -158,7 +161,8 @@ void expect_block_kept(bool shifted, c10::Stream producer, c10::Stream consumer)
   EXPECT_NE(while_busy.storage().data(), block);
   busy.reset();
   consumer.synchronize();
-  // The allocator looks for finished events at its next allocation.
+  // The allocator looks for finished events at its next allocation, so several attempts may be
+  // needed.
   bool reused = false;
   std::vector<at::Tensor> held;
   for (int i = 0; i < 8 && !reused; ++i) {
@@ -177,7 +181,7 @@ TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
 }
 
 // The owner of the target frees it on the stream on which it was made, while the copy into it still
-// waits for another stream.
+// waits for another stream. The block must not be reused before the copy is done.
 TEST_F(TransferStream, WhatIsCopiedIntoIsNotReusedBeforeTheCopy) {
   constexpr int64_t kSize = 1 << 22;
   const at::Tensor source = torch::ones({kSize});
@@ -186,7 +190,7 @@ TEST_F(TransferStream, WhatIsCopiedIntoIsNotReusedBeforeTheCopy) {
   const StreamScope scope(making);
   at::Tensor target = torch::empty({kSize}, device());
   const void* const block = target.storage().data();
-  // The first pinned memory may wait for the device.
+  // The first pinned memory may wait for the device, so it is made before the stream is held.
   transfers.copy_into(torch::empty({kSize}, device()), source);
   making.synchronize();
   std::shared_ptr<void> busy;

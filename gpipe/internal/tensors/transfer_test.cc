@@ -91,7 +91,7 @@ at::Tensor sent(const at::Tensor& tensor, c10::Device target) {
   return packet.items[0].tensor;
 }
 
-// From device to device, from the host, and to it.
+// The ways that a packet may take: from device to device, from the host, and to the host.
 struct Way {
   std::string name;
   c10::Device from;
@@ -110,7 +110,7 @@ uintptr_t place_of(const at::Tensor& tensor, uintptr_t line) {
 }
 
 void expect_same_place(const at::Tensor& have, const at::Tensor& want) {
-  // The shorter of the two lines counts, which is the host's if it takes part.
+  // The shorter of the two devices' lines counts, which is the host's line if the host takes part.
   const uintptr_t line = std::min(line_bytes(want.device()), line_bytes(have.device()));
   EXPECT_EQ(place_of(have, line), place_of(want, line));
 }
@@ -138,7 +138,7 @@ struct Sample {
   at::Tensor tensor;
 };
 
-// Tensors that take one run of memory. Repeated elements take no more of it, however many they are.
+// Tensors that take one run of memory. Elements that a tensor repeats take memory once.
 std::vector<Sample> without_gaps(c10::Device where) {
   const at::Tensor base = numbers({6, 5, 4}, where);
   return {{"contiguous", base},
@@ -197,8 +197,8 @@ TEST_F(Transfer, SmallViewsKeepTheirGaps) {
   }
 }
 
-// Half of each row, with its gaps, has twice its own memory. A third would have three times its
-// own.
+// The slice of half of each row, with its gaps, takes twice the memory of its elements, so it keeps
+// the gaps. A slice of a third would take three times the memory, so it loses them.
 TEST_F(Transfer, LargeViewsKeepTheirGapsWhereThatTakesTwiceTheMemoryAtMost) {
   constexpr int64_t kRows = 4096;
   for (const Way& way : ways()) {
@@ -223,7 +223,7 @@ TEST_F(Transfer, LargeViewsKeepTheirGapsWhereThatTakesTwiceTheMemoryAtMost) {
   }
 }
 
-// The elements as they lie in memory.
+// Returns the elements as they lie in memory.
 at::Tensor bits_of(const at::Tensor& tensor) {
   at::Tensor bits = detached_alias(tensor);
   if (bits.is_conj()) bits._set_conj(false);
@@ -250,7 +250,8 @@ TEST_F(Transfer, LazyConjugatesStayLazy) {
   }
 }
 
-// The arrived tensor is not a view of a tensor unknown to autograd, which would refuse its change.
+// If the arrived tensor were a view of a tensor unknown to autograd, autograd would refuse to
+// change it in place.
 TEST_F(Transfer, WhatArrivesMayBeChangedInPlace) {
   const at::Tensor narrow = numbers({6, 5}, device(0)).narrow(1, 1, 3);
   const at::Tensor leaf = detached_alias(sent(narrow, device(1))).requires_grad_();

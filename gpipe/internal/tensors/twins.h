@@ -10,7 +10,7 @@
 
 namespace gpipe::internal {
 
-// Whether both are the same tensor object; having the same memory is not enough. An undefined
+// Whether both are the same tensor object. Having the same memory is not enough. An undefined
 // tensor has no twin.
 inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && a.is_same(b);
@@ -19,11 +19,11 @@ inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
 // A value for each tensor that has come so far. There are only a few tensors, so they are searched
 // one after the other.
 //
-// Requirements: the tensors outlive it.
+// Requirements: the tensors outlive the Twins.
 template <typename Value>
 class Twins {
  public:
-  // Null if the tensor has not come before.
+  // Returns null if the tensor has not come before.
   const Value* find(const at::Tensor& tensor) const {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     for (const auto& [known, value] : known_) {

@@ -16,8 +16,9 @@ using Tuple2 = std::tuple<Tensor, Tensor>;
 using Tuple3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tuple4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// A type that no layer takes. A layer that is given it refuses before its own code runs, with an
-// error that names the type that it expects. LibTorch offers no other way to find out that type.
+// A type that no layer takes. A layer that is given this type refuses it before the layer's own
+// code runs, with an error that names the type that it expects. LibTorch offers no other way to
+// find out that type.
 struct NoLayerTakesThis {};
 
 template <typename Tuple>
@@ -54,7 +55,7 @@ std::string refusal_of(torch::nn::AnyModule& layer) {
   return "";
 }
 
-// The part of `text` between `before` and `after`; nullopt if they do not occur.
+// The part of `text` between `before` and `after`; nullopt if one of them does not occur.
 std::optional<std::string> between(const std::string& text, const std::string& before,
                                    const std::string& after) {
   const size_t found = text.find(before);

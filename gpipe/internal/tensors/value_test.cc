@@ -44,7 +44,7 @@ Tensors some(size_t number) {
   return tensors;
 }
 
-// The message of the `Error` that it throws; "" if none.
+// Returns the message of the `Error` that `call` throws, or "" if it throws none.
 template <typename Error, typename Call>
 std::string refusal(const Call& call) {
   try {
@@ -55,7 +55,7 @@ std::string refusal(const Call& call) {
   return "";
 }
 
-// A layer that must not run.
+// Returns a layer that must not run, because only the type of its argument is asked for.
 template <typename In>
 AnyModule taking() {
   return AnyModule(testing::layer<In, Tensor>([](In /*x*/) -> Tensor {
@@ -87,7 +87,7 @@ TEST(ValueTest, KindsAreWrittenAsInCpp) {
   EXPECT_STREQ(to_text(ValueKind::kTuple4), "std::tuple<Tensor, Tensor, Tensor, Tensor>");
 }
 
-// Converts to the C++ type and back. The objects stay the same, in their order.
+// Converts `tensors` to the C++ type and back. The tensor objects stay the same, in their order.
 template <typename Type>
 void expect_travels(ValueKind kind, const Tensors& tensors) {
   EXPECT_NE(to_any({kind, tensors}).try_get<Type>(), nullptr) << to_text(kind);

@@ -13,7 +13,7 @@ namespace {
 
 thread_local int cache_off_scopes = 0;
 
-// Whether autocast would keep a cast of this tensor. It cannot be told here in which of autocast's
+// Whether autocast would keep a cast of this tensor. It is not known here in which of autocast's
 // ways the cast was asked for. That does not matter, because no other code switches the cache on.
 bool would_be_kept(const at::Tensor& weight) {
   return weight.scalar_type() == at::kFloat && weight.requires_grad() && weight.is_leaf() &&

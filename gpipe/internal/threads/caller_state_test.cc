@@ -107,14 +107,14 @@ TEST(CallerStateTest, AutocastHoldsWithTheCallersDtypesOfEveryDevice) {
   on_new_thread([&] {
     set(kOfCaller);
     state.emplace();
-    set({false, at::kDouble, at::kDouble, at::kHalf});  // The object is a snapshot.
+    set({false, at::kDouble, at::kDouble, at::kHalf});  // `state` is a snapshot, and stays
   });
   const Autocast before = autocast();
   {
     const CallerStateScope scope(*state);
     EXPECT_TRUE(autocast() == kOfCaller);
     EXPECT_EQ(at::ones({2, 2}).mm(at::ones({2, 2})).scalar_type(), at::kHalf);
-    at::autocast::set_autocast_dtype(at::kCUDA, at::kDouble);  // A layer's change ends here, too.
+    at::autocast::set_autocast_dtype(at::kCUDA, at::kDouble);  // the change ends with the scope
   }
   EXPECT_TRUE(autocast() == before);
   EXPECT_EQ(at::ones({2, 2}).mm(at::ones({2, 2})).scalar_type(), at::kFloat);
@@ -183,7 +183,7 @@ TEST(CallerStateTest, RecordFunctionCallbacksOfTheCallerSeeTheWorkersOperators) 
   });
 }
 
-// The products that autocast computes with a weight before and after the weight changes.
+// Products that autocast computes with a weight before and after the weight changes.
 struct Products {
   at::Tensor before, after;
 };
@@ -243,7 +243,7 @@ TEST(AutocastCacheOffTest, ALayerThatSwitchesTheCacheOnIsToldWhyNot) {
       const AutocastCacheOff off;
       const InterceptionScope cell;
       EXPECT_NE(product().find("leave it off in the layer's guard"), std::string::npos);
-      // Autocast may still cast tensors whose casts it would not keep.
+      // Autocast may still cast tensors whose casts it would not keep in its cache, e.g. `x`.
       EXPECT_EQ(x.mm(x).scalar_type(), at::kBFloat16);
       at::autocast::set_autocast_cache_enabled(false);
       EXPECT_EQ(x.mm(weight).scalar_type(), at::kBFloat16);

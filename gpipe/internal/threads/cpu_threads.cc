@@ -11,8 +11,8 @@
 namespace gpipe::internal {
 namespace {
 
-// LibTorch's default number. A program that has set the same number itself looks like one that has
-// set none.
+// LibTorch's default number of intra-op threads. If a program has set the same number, that cannot
+// be told from the default.
 const int kThreadsAtStart = at::get_num_threads();
 
 }  // namespace
@@ -60,7 +60,7 @@ int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_workers) {
 
 void set_threads_of_this_thread(int64_t threads) {
   // ATen sets a thread's default number lazily, at its first parallel operator, and would then
-  // overwrite ours. Asking for the number makes ATen do so now.
+  // overwrite the number that is set here. Asking for the number makes ATen do so now.
   (void)at::get_num_threads();
   at::set_num_threads(static_cast<int>(threads));
 }

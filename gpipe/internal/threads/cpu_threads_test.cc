@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Runs `call` on a new thread, which has no number of its own yet.
+// Runs `call` on a new thread, which has no number of intra-op threads of its own yet.
 template <typename Call>
 void on_new_thread(const Call& call) {
   std::thread(call).join();
@@ -26,7 +26,8 @@ int64_t number_of_new_thread() {
   return number;
 }
 
-// This thread's number after an operator that is large enough to be parallel.
+// Returns this thread's number of intra-op threads after an operator that is large enough to be
+// parallel.
 int64_t number_at_operator() {
   (void)at::ones({1 << 20}).exp();
   return at::get_num_threads();
@@ -85,8 +86,8 @@ TEST(CpuThreadsTest, ANumberIsOfTheCallingThreadOnly) {
   EXPECT_EQ(number_at_operator(), of_this_thread);
 }
 
-// By then the other thread's number is the one with which LibTorch would start at the first
-// operator.
+// A thread's own number stays, although the other thread's number is by then the one with which
+// LibTorch would start at the first operator.
 TEST(CpuThreadsTest, ANumberStaysWhenAnotherThreadSetsItsOwnBeforeTheFirstOperator) {
   const DefaultThreadsScope scope;
   on_new_thread([] {

@@ -2,7 +2,7 @@
 
 namespace gpipe::internal {
 
-// Never destroyed: threads may use it while the process ends.
+// The mutex is never destroyed, because threads may lock it while the process ends.
 std::recursive_mutex& default_generators_mutex() {
   static auto* const mutex = new std::recursive_mutex;
   return *mutex;

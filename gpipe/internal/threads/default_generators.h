@@ -7,9 +7,10 @@
 namespace gpipe::internal {
 
 // A thread holds this mutex while it records or destroys a graph, because LibTorch's default
-// generators know of one recording only, refuse to draw meanwhile, and keep a list of graphs
+// generators know of one recording only, refuse to draw during it, and keep a list of graphs
 // without a lock of their own. A thread also holds it while it has put a default generator into
-// another state. It is recursive: a recorded layer may drop the last reference to an older graph.
+// another state. The mutex is recursive, because a recorded layer may drop the last reference to an
+// older graph.
 std::recursive_mutex& default_generators_mutex();
 
 }  // namespace gpipe::internal

@@ -39,7 +39,8 @@ TEST_F(DeviceContext, AThreadWhoseFirstOperatorIsAMatrixProductFindsIt) {
   EXPECT_THAT(warnings_of_a_thread(true), IsEmpty());
   EXPECT_EQ(testing::on_host(product)[0][0].item<float>(), 4);
   if (!device.is_cuda()) return;
-  // LibTorch warns once, so this comes last. If it no longer does, enter_device() can go.
+  // LibTorch warns once per process, so this check comes last. If LibTorch no longer warns,
+  // enter_device() can be removed.
   EXPECT_THAT(warnings_of_a_thread(false), ElementsAre(HasSubstr("no current CUDA context")));
 }
 

@@ -14,7 +14,7 @@ class FloatMode {
   // The mode of this thread.
   FloatMode();
 
-  // Gives this thread the mode. If the thread had another one, its OpenMP team ends, because the
+  // Gives this thread the mode. If the thread had another mode, its OpenMP team ends, because the
   // threads of a team keep the mode that this thread had when the team began.
   void apply() const;
 

@@ -10,7 +10,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Half of the smallest normal number: zero where denormals are flushed.
+// Whether this thread flushes denormals: half of the smallest normal number is zero then.
 bool flushes() {
   volatile float smallest = std::numeric_limits<float>::min();
   volatile float half = smallest / 2;

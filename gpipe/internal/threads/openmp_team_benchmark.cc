@@ -1,5 +1,5 @@
-// Small operators on a worker with a team of all cores, where another thread has such a team too
-// and keeps it (0) or has released it (1).
+// Measures small operators on a worker with a team of all cores. Another thread has such a team,
+// too, and keeps it (released:0) or has released it (released:1).
 //   tools/bazel run //gpipe/internal/threads:openmp_team_benchmark
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -33,7 +33,7 @@ void BM_OperatorsBesideATeam(benchmark::State& state) {
 }
 BENCHMARK(BM_OperatorsBesideATeam)->Arg(0)->Arg(1)->ArgName("released")->UseRealTime();
 
-// The cost of the release for its own thread: the end of a team and the start of the next.
+// Measures what the release costs its own thread: the end of a team and the start of the next one.
 void BM_ReleaseAndNextOperator(benchmark::State& state) {
   for (auto _ : state) {
     release_openmp_team();

@@ -22,7 +22,8 @@ int64_t threads_of_process() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// An ended thread is listed for a moment longer.
+// Waits until the process has only so many threads, because an ended thread is listed for a moment
+// longer.
 bool comes_down_to(int64_t threads) {
   for (int i = 0; i < 1000 && threads_of_process() > threads; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -44,7 +45,7 @@ TEST(OpenMpTeamTest, IsGoneAndComesBackWithTheNextOperator) {
     EXPECT_EQ(parallel_operator(), sum);
     EXPECT_EQ(threads_of_process(), alone + 2);
     release_openmp_team();
-    release_openmp_team();  // there is none
+    release_openmp_team();  // now there is no team to release
     EXPECT_EQ(parallel_operator(), sum);
   }).join();
 }
@@ -65,7 +66,8 @@ TEST(OpenMpTeamTest, WithinAParallelOperatorNothingHappens) {
   EXPECT_GT(parallel_operator(), 0);
 }
 
-// The child has a copy of the parent's team, and none of its threads: ending it would never end.
+// A forked child has a copy of the parent's team, but none of its threads. So ending the team would
+// never return, and the release does nothing.
 TEST(OpenMpTeamTest, AForkedChildLeavesTheParentsTeamAlone) {
   (void)parallel_operator();
   const pid_t child = fork();

@@ -12,19 +12,20 @@
 
 namespace gpipe::internal {
 
-// The kind of debug info that `kind` returns belongs to one T, in the whole process.
+// Pointers of one kind of debug info must all point to a T, in the whole process.
 //
 // Thread-safety: none is needed. The thread that owns the pointer waits while autograd's threads,
 // which run a node on its behalf, look at it.
 template <c10::DebugInfoKind (*kind)(), typename T>
 class SeenByAutogradScope {
  public:
-  // `pointer`, of the calling thread, outlives the scope. It may change meanwhile.
+  // `pointer`, of the calling thread, outlives the scope. `*pointer` may change while the scope
+  // lives.
   explicit SeenByAutogradScope(T* const* pointer)
       : guard_(kind(), std::make_shared<Info>(pointer)) {}
 
-  // The present pointer of the thread on whose behalf autograd uses this one. Null if there is
-  // none.
+  // Returns the present pointer of the thread on whose behalf autograd uses this thread. Null if
+  // there is none.
   static T* current() {
     const auto* info = static_cast<const Info*>(c10::ThreadLocalDebugInfo::get(kind()));
     return info == nullptr ? nullptr : *info->pointer;

@@ -12,7 +12,8 @@ namespace {
 c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }
 using Scope = SeenByAutogradScope<kind, const int>;
 
-// A thread of autograd's engine starts a node with the state of the thread that called backward.
+// Returns what a thread of autograd's engine sees, which starts a node with the state of the thread
+// that called backward.
 const int* on_a_thread_of_autograd() {
   const int* seen = nullptr;
   std::thread([&seen, state = at::ThreadLocalState()] {
@@ -37,7 +38,10 @@ TEST(SeenByAutogradScope, ShowsThePointerAsItIsNow) {
     EXPECT_EQ(on_a_thread_of_autograd(), &second);
     inner.reset();
     EXPECT_EQ(on_a_thread_of_autograd(), &first);
-    std::thread([&] { EXPECT_EQ(Scope::current(), nullptr) << "a thread for nobody"; }).join();
+    std::thread([&] {
+      EXPECT_EQ(Scope::current(), nullptr)
+          << "a thread that autograd does not use for this caller sees no scope";
+    }).join();
   }
   EXPECT_EQ(on_a_thread_of_autograd(), nullptr);
 }

@@ -50,7 +50,7 @@ void report_out_of_memory(const OutOfMemory& what) {
 void watch_cuda_memory() {
 #if GPIPE_TORCH_HAS_CUDA
   static const bool watching = [] {
-    at::globalContext().lazyInitDevice(c10::kCUDA);  // before that there is no allocator
+    at::globalContext().lazyInitDevice(c10::kCUDA);  // CUDA has no allocator before
     try {
       c10::cuda::CUDACachingAllocator::get()->attachOutOfMemoryObserver(
           [](int64_t device, size_t asked, size_t total, size_t free) {

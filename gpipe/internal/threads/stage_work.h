@@ -18,23 +18,24 @@
 
 namespace gpipe::internal {
 
-// Identifies a stage. Its layers would not: several pipelines may have the same layers.
+// Identifies a stage. Its layers would not identify it, because several pipelines may have the same
+// layers.
 struct StageId {
   const void* pipeline = nullptr;  // the address of a Pipeline
   int64_t stage = 0;
 };
 
-// A pipeline has one for each stage, as long as the pipeline lives.
+// A pipeline has a StageWork for each stage, as long as the pipeline lives.
 //
 // Thread-safety: thread-safe.
 class StageWork {
  public:
-  // `place` tells what the stage is doing; it is called on the threads that work for it.
+  // `place` returns what the stage is doing. It is called on the threads that work for the stage.
   explicit StageWork(StageId id, std::function<std::string()> place = nullptr)
       : id_(id), place_(std::move(place)) {}
 
-  // The StageWork of the calling thread, or of the thread on whose behalf autograd uses this one;
-  // null outside of the actions of stages.
+  // The StageWork of the calling thread, or of the thread on whose behalf autograd uses the calling
+  // thread. Null outside of the actions of stages.
   static StageWork* current();
 
   StageId id() const { return id_; }
@@ -56,15 +57,16 @@ class StageWork {
 // A scope around the steps of a worker, which runs the actions of one or several stages.
 class StageWorkScope {
  public:
-  // `on_autograd_threads`: also on the threads that autograd uses on this one's behalf, as it does
-  // for accelerators.
+  // If `on_autograd_threads`, the scope also holds on the threads that autograd uses on this
+  // thread's behalf, as it does for accelerators.
   explicit StageWorkScope(bool on_autograd_threads);
   ~StageWorkScope();
   StageWorkScope(const StageWorkScope&) = delete;
   StageWorkScope& operator=(const StageWorkScope&) = delete;
 
-  // Under a scope: this thread begins an action of the stage. The work lasts until the next one
-  // begins or the scope ends, so that sending the results belongs to it.
+  // Called under a scope: this thread begins an action of the stage. The thread works for the stage
+  // until the next action begins or the scope ends, so that sending the results belongs to the
+  // action.
   static void begin_action(StageWork& work);
 
  private:
@@ -75,11 +77,11 @@ class StageWorkScope {
   std::optional<SeenByAutogradScope<autograd_info, StageWork>> for_autograd_;
 };
 
-// Notes the shortage for the stage that the calling thread works for, if any.
+// Notes a shortage of memory for the stage that the calling thread works for, if any.
 void report_out_of_memory(const OutOfMemory& what);
 
-// Makes CUDA's allocator report shortages, for the rest of the process. Idempotent. Does nothing if
-// LibTorch has no CUDA, or an allocator that reports none (cudaMallocAsync).
+// Makes CUDA's allocator report shortages of memory, for the rest of the process. Idempotent. Does
+// nothing if LibTorch has no CUDA, or an allocator that reports none (cudaMallocAsync).
 // Requirements: the machine has a GPU.
 void watch_cuda_memory();
 

@@ -14,8 +14,8 @@
 namespace gpipe::internal {
 namespace {
 
-// The current StageWork on a thread that starts as autograd's engine starts its threads for a node:
-// with the state of the caller.
+// Returns the current StageWork on a thread that starts as autograd's engine starts its threads for
+// a node: with the state of the caller.
 StageWork* on_a_thread_of_autograd() {
   StageWork* seen = nullptr;
   const at::ThreadLocalState state;
@@ -70,11 +70,13 @@ TEST(StageWork, KeepsTheLastShortageOfItsAction) {
     report_out_of_memory(first);
     report_out_of_memory(second);
   }
-  ASSERT_TRUE(work.out_of_memory().has_value()) << "who asks does so afterwards";
+  ASSERT_TRUE(work.out_of_memory().has_value())
+      << "the shortage must be known after the action, too";
   EXPECT_EQ(work.out_of_memory()->asked, 4);
   const StageWorkScope scope(/*on_autograd_threads=*/false);
   StageWorkScope::begin_action(work);
-  EXPECT_FALSE(work.out_of_memory().has_value()) << "an earlier action's";
+  EXPECT_FALSE(work.out_of_memory().has_value())
+      << "a new action begins without the shortage of the action before";
 }
 
 class CudaMemory : public testing::DeviceTest {};

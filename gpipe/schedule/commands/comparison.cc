@@ -30,8 +30,8 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-// The value with two digits behind the point. Small numbers, and numbers that are too long for a
-// column, have three digits in all, because costs may be in any unit.
+// The value as text, with two digits behind the point. Small numbers, and numbers that are too long
+// for a column, have three digits in all, because costs may be in any unit.
 std::string amount(double value) {
   if (value == 0.0 || (std::abs(value) >= 0.1 && std::abs(value) < 1e8)) return fixed(value, 2);
   char text[32];
@@ -63,7 +63,8 @@ SearchOptions options_for(const ComparisonOptions& options, const Placement& pla
 ComparisonRow row_of(const ComparisonOptions& options, std::string name, const Schedule& schedule,
                      const SearchOptions& search) {
   const SimulateOptions costs = simulate_options(search);
-  // A split that gains nothing costs time if a whole backward is cheaper than its halves.
+  // Splits that gain nothing are joined, because each costs time if a whole backward is cheaper
+  // than its halves.
   const Schedule fewer = joined(schedule, costs);
   const Simulation run = simulate(fewer, costs);
   ComparisonRow row{std::move(name), fewer, search.costs};
@@ -131,7 +132,8 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
       rows.push_back(row_of(options, name, schedule_by_name(named.name, p * v, m, how), search));
     }
   }
-  // A search finds a schedule if each worker may hold one micro-batch of all its layers.
+  // Searches are rows of the table only if each worker may hold one micro-batch of all its layers.
+  // With less memory no search finds a schedule.
   const bool one_fits = options.memory <= 0.0 || options.memory * (1.0 + 1e-9) >= 1.0;
   if (options.search && one_fits) {
     std::vector<std::pair<std::string, Placement>> where = {
@@ -156,7 +158,8 @@ std::string nothing_fits(const std::vector<ComparisonRow>& rows) {
   if (std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.fits; })) return "";
   const auto least = std::min_element(rows.begin(), rows.end(),
                                       [](const auto& a, const auto& b) { return a.peak < b.peak; });
-  // If a worker may hold one micro-batch of all its layers, a search always finds an order.
+  // The message names 1, because a search always finds an order if a worker may hold one
+  // micro-batch of all its layers.
   return "none of these schedules fits; give 1, with which a search finds one, or " +
          amount(least->peak) + " for " + least->name;
 }

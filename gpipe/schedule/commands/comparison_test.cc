@@ -39,7 +39,8 @@ TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
   EXPECT_EQ(row(rows, "1f1b").makespan, 3.0 * (6 + 2));
   EXPECT_EQ(row(rows, "1f1b").splits, 0);
   EXPECT_FALSE(row(rows, "fill-drain").fits);
-  // Two stages of half the size need half of the filling and twice the transfers.
+  // With two stages a worker, each of half the size, filling the pipeline takes half as long, and
+  // there are twice as many transfers.
   EXPECT_EQ(row(rows, "looped-bfs x2").makespan, 3.0 * (6 + 1));
   EXPECT_EQ(row(rows, "looped-bfs x2").peak, 6.0);
   EXPECT_GT(row(rows, "looped-bfs x2").transfers, row(rows, "1f1b").transfers);
@@ -66,7 +67,8 @@ TEST(Comparison, ASlowWorkerIsSlowInAllItsStages) {
   const std::vector<ComparisonRow> rows = compare(options);
   for (const ComparisonRow& each : rows) {
     EXPECT_EQ(row(ones, each.name).makespan, row(even, each.name).makespan) << each.name;
-    // The slow worker alone takes at least this long.
+    // No schedule is shorter than the work of the slow worker alone: 6 micro-batches, 3 for each,
+    // times its slowness.
     EXPECT_GE(each.makespan, 6 * 3 * 1.5) << each.name;
     double of_slow = 0;
     for (size_t s = 0; s < each.costs.size(); ++s) {
@@ -76,7 +78,8 @@ TEST(Comparison, ASlowWorkerIsSlowInAllItsStages) {
     }
     EXPECT_EQ(of_slow, 1.5) << each.name;
   }
-  // The last stage is busy all the time; the others fill and drain.
+  // The slow worker has the last stage and is busy all the time: 6 times 4.5. Before and after it
+  // the two other stages take a forward each (2) and a backward each (4).
   EXPECT_EQ(row(rows, "1f1b").makespan, 6 * 4.5 + 2 + 4);
   EXPECT_LE(row(rows, "search").makespan, row(rows, "zb-h1").makespan);
   options.slowness = {1.7, 1.7, 1.7};
@@ -144,7 +147,7 @@ TEST(Comparison, WhereNothingFitsTheNearestThatDoesIsTold) {
   EXPECT_EQ(
       nothing_fits(rows),
       "none of these schedules fits; give 1, with which a search finds one, or 2.00 for v-min");
-  // With that much memory a schedule fits.
+  // With the memory that the message names, a schedule fits.
   options.memory = 2;
   EXPECT_EQ(nothing_fits(compare(options)), "");
   options.memory = 1;

@@ -13,7 +13,7 @@
 
 namespace gpipe::internal {
 
-// "--workers=0"
+// The flag as the user gave it: "--workers=0".
 template <typename Value>
 std::string given(const absl::Flag<Value>& flag) {
   const absl::CommandLineFlag& known = absl::GetFlagReflectionHandle(flag);

@@ -9,32 +9,33 @@
 namespace gpipe::internal {
 namespace {
 
-// Moves are small: an action passes at most this many others.
+// The most actions that an action passes in a move. Moves are small.
 constexpr size_t kFarthest = 4;
-// The share of moves that take an action of the critical path. Only these can shorten the order.
-// The others make room for them.
+// The share of moves that move an action of the critical path. Only such moves can shorten the
+// order. The other moves make room for them.
 constexpr double kCritical = 0.8;
-// The share of moves that move several micro-batches in a row in the same way, because a steady
-// state needs such changes.
+// The share of moves that move the actions of several micro-batches in a row in the same way,
+// because a change of the steady state needs such moves.
 constexpr double kSeveral = 0.05;
-// The share of moves that join or split a backward, if that changes times.
+// The share of moves that join or split a backward. There are such moves only if joining changes
+// times.
 constexpr double kJoin = 0.15;
 // For every other seed, the share of moves that exchange two actions of one kind that belong to two
 // stages of a worker. The worker then holds as much as before; an action that moves alone would
-// make it hold more for a time. Not in a V, where such moves find less, because the worker's two
-// stages differ too much.
+// make it hold more for a time. In a V there are no such moves: they find less there, because the
+// worker's two stages differ too much.
 constexpr double kExchange = 0.2;
 // The weight of the workers' mean end beside the makespan. Most changes leave the makespan the
-// same, so the makespan alone does not say whether they lead anywhere.
+// same, so the makespan alone does not say whether a change leads to a better order.
 constexpr double kMeanEnd = 0.5;
 
 constexpr double kSame = 1e-9;
-// Choosing a move takes little work beside the run that follows it, so it is not counted. But a
-// workload may admit no move at all. So after kInVain moves in a row without a run, moves count as
-// work.
+// Choosing a move takes little work beside the run that follows it, so the choice is not counted.
+// But in some workloads no move is possible. So after kInVain moves in a row without a run, each
+// move counts as kMoveInVain.
 constexpr int32_t kInVain = 1000;
 constexpr int64_t kMoveInVain = 8;
-// How much work is done between two calls of `stop`: it takes a few milliseconds.
+// The work between two calls of `stop`, which takes a few milliseconds.
 constexpr int64_t kAskEvery = 200'000;
 
 // Moves `count` occurrences of a token, from `index` on, by up to `far` places, but never past
@@ -45,8 +46,8 @@ bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, b
   const std::ptrdiff_t step = earlier ? -1 : 1;
   const auto begin = tokens->begin();
   bool moved = false;
-  // Moves to earlier places begin with the first occurrence, moves to later places with the last,
-  // so that none is in the way of the next.
+  // Moves to earlier places begin with the first occurrence, and moves to later places with the
+  // last, so that no occurrence is in the way of the next.
   auto from = static_cast<std::ptrdiff_t>(index);
   while (count-- > 0 && from >= 0 && from < size) {
     std::ptrdiff_t to = from;
@@ -83,7 +84,7 @@ bool exchange(WorkerOrder* tokens, size_t index, bool earlier) {
   return true;
 }
 
-// Whether workers have several stages, but not as in a V.
+// Whether there are moves of kExchange: workers have several stages, but not as in a V.
 bool exchanges(const Workload& workload) {
   if (workload.stages <= workload.workers) return false;
   bool v_shape = workload.stages == 2 * workload.workers;
@@ -104,7 +105,7 @@ bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   const auto begin = tokens->begin();
   const auto first = begin + static_cast<std::ptrdiff_t>(index);
   if (kind_of(each) == ActionKind::kInputGradient) {
-    // If no other weight gradient is pending, the next one belongs to the same cell.
+    // If no other weight gradient of the stage is pending, the next one belongs to the same cell.
     const auto second = std::find(first, tokens->end(), weight);
     if (second == tokens->end()) return false;
     *first = whole;
@@ -180,7 +181,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   size_t all = 0;
   for (const WorkerOrder& tokens : current) all += tokens.size();
   const auto path_work = static_cast<int64_t>(all / 10);
-  int32_t in_vain = 0;  // moves without a run, in a row
+  int32_t in_vain = 0;  // the number of moves in a row that led to no run
   const int64_t start = timing->actions();
   int64_t ask = 0;
   while (true) {

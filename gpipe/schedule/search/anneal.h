@@ -20,9 +20,9 @@ class Draws {
     state_ ^= state_ << 17;
     return state_;
   }
-  // 0 .. count - 1
+  // Draws a whole number from 0 to count - 1.
   int32_t below(size_t count) { return static_cast<int32_t>((next() >> 33) % count); }
-  // 0 .. 1
+  // Draws a number from 0 up to 1.
   double part() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:
@@ -37,9 +37,9 @@ struct Annealing {
   // be, in units of the mean time of an action.
   double hot = 0.5;
   double cold = 0.03;
-  // Called now and then; if it returns true, annealing ends.
+  // `stop` is called now and then. If it returns true, annealing ends.
   std::function<bool()> stop;
-  // Annealing ends when the objective has reached this value, because a smaller one is not worth
+  // Annealing ends when the objective has reached this value, because a smaller value is not worth
   // the work.
   double bound = 0.0;
   // Whether backwards may be joined and split.
@@ -50,8 +50,8 @@ struct Annealing {
 };
 
 // Improves `order`, which must run and keep the limits, and returns its objective. The result is
-// never worse than the given order. `timing` counts all work, refused moves included; that is at
-// most `budget` and one more run.
+// never worse than the given order. `timing` counts all work, including that of refused moves. All
+// work together is at most `budget` and one more run.
 double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order);
 
 // Whether the worker's list can be part of an order: each action comes after those of its cell that

@@ -38,7 +38,7 @@ constexpr auto kB = ActionKind::kBackward;
 constexpr auto kI = ActionKind::kInputGradient;
 constexpr auto kW = ActionKind::kWeightGradient;
 
-// A makespan counts as shorter than another only if it is shorter by this share, so that rounding
+// A makespan or cost counts as less than another only if it is less by this share, so that rounding
 // does not decide.
 constexpr double kSame = 1e-9;
 
@@ -83,10 +83,12 @@ Workload workload_of(const Placement& placement, int64_t micro_batches, const Ge
   return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
 }
 
-// The costs, changed such that joining halves never pays. Callers may join them afterwards
+// The costs, changed such that a whole backward never costs more than its halves. Where it costs
+// less, the search joins halves; otherwise all backwards are split, and callers may join them
 // (join.h).
-GeneratorCosts only_split(GeneratorCosts costs) {
-  costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;
+GeneratorCosts with_cheap_whole(GeneratorCosts costs) {
+  const double halves = costs.stage.input_gradient + costs.stage.weight_gradient;
+  if (costs.stage.backward >= halves * (1.0 - kSame)) costs.stage.backward = halves;
   return costs;
 }
 
@@ -104,13 +106,20 @@ struct Effort {
   }
 };
 
-// The best order in a V that a search finds with memory for `limit`, and with `part` of the work.
-// There always is one, because a worker has room for one micro-batch in each of its stages.
+// A V whose workers may hold `limit` stage x micro-batch pairs each, at least one in each stage.
+Workload workload_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
+                       int64_t limit) {
+  return workload_of(Placement::v_shape(workers), micro_batches, costs,
+                     static_cast<double>(std::max<int64_t>(limit, 2)));
+}
+
+// The best order in a V that a search finds if a worker may hold `limit` stage x micro-batch pairs,
+// with `part` of the work. The search always finds an order, because a worker has room for one
+// micro-batch in each of its stages.
 internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
                               int64_t limit, std::vector<Order> seeds, const Effort& effort,
                               double part = 1.0) {
-  const Workload workload = workload_of(Placement::v_shape(workers), micro_batches, costs,
-                                        static_cast<double>(std::max<int64_t>(limit, 2)));
+  const Workload workload = workload_in_v(workers, micro_batches, costs, limit);
   return *internal::optimize(workload, effort.optimizing(std::move(seeds), part));
 }
 
@@ -120,9 +129,9 @@ int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
 
-// Whether the schedule searches once more, beginning with the patterns of all steps
-// (or_of_all_patterns). These schedules do, because a longer search was several percent better than
-// the first one. ZB-V does not, because its first search already has all patterns.
+// Whether the schedule's generator searches once more, beginning with the patterns of all steps
+// (or_of_all_patterns). V-Min and DualPipeV do, because a longer search was several percent better
+// than the first one. ZB-V does not, because its first search already has all patterns.
 bool searches_twice(Searched which) {
   return which == Searched::kVMin || which == Searched::kDualPipeV;
 }
@@ -140,17 +149,16 @@ std::vector<Order> patterns(int64_t workers, int64_t micro_batches, const Steps&
   return orders;
 }
 
-// Returns `best`, or the result of another search, if that is shorter. That search begins with the
-// patterns of all steps. From a pattern that holds too much it takes only the order of forwards and
-// input gradients, and places the weight gradients anew, which often holds less. It takes the work
-// that is left.
+// Returns `best`, or the result of another search if that result is shorter. The other search
+// begins with the patterns of all steps, and may take the work that is left. If a pattern holds too
+// much, the search keeps only its order of forwards and input gradients, and places the weight
+// gradients anew, which often holds less.
 internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers,
                                        int64_t micro_batches, const GeneratorCosts& costs,
                                        int64_t limit, const Effort& effort) {
   const int64_t work = work_of_search(workers);
   const Effort rest{std::min(effort.budget - best.actions, work), effort.stop};
-  const Workload workload = workload_of(Placement::v_shape(workers), micro_batches, costs,
-                                        static_cast<double>(std::max<int64_t>(limit, 2)));
+  const Workload workload = workload_in_v(workers, micro_batches, costs, limit);
   const double least = internal::lower_bound(workload) * (1.0 + kSame);
   if (best.stopped || rest.budget < work / 2 || best.makespan <= least) return best;
   internal::Optimized other =
@@ -162,39 +170,54 @@ internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers
   return best;
 }
 
-// The best order that a search finds from patterns with these steps. With `again`, it also looks
-// for a better one from all patterns.
+// The best order that a search finds from patterns with these steps. With `again`, a second search
+// looks for a better order from the patterns of all steps.
 internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
                                      int64_t limit, const Steps& steps, bool again,
                                      const Effort& all) {
   const Effort effort{std::min(all.budget, work_of_search(workers)), all.stop};
-  costs = only_split(costs);
+  costs = with_cheap_whole(costs);
   std::vector<Order> seeds = patterns(workers, micro_batches, steps, effort);
-  // If all actions take the same time, most changes of an order change no time, so they do not show
-  // a way to a better order. So the search first runs with slightly different costs.
   const StageCost& cost = costs.stage;
-  double part = 1.0;
-  int64_t actions = 0;
   const bool even = costs.transfer == 0.0 && cost.forward == cost.input_gradient &&
                     cost.forward == cost.weight_gradient;
-  if (even && limit < 2 * workers) {
+  const bool whole_costs_less =
+      cost.backward < (cost.input_gradient + cost.weight_gradient) * (1.0 - kSame);
+  const bool is_memory_short = limit < 2 * workers;
+  double part = 1.0;
+  int64_t actions = 0;
+  if (is_memory_short && even) {
+    // If all actions take the same time, most changes of an order change no time, so they do not
+    // show a way to a better order. So the search first runs with slightly different costs.
     GeneratorCosts off = costs;
     off.stage.weight_gradient *= 0.9;
     internal::Optimized first =
-        best_in_v(workers, micro_batches, only_split(off), limit, seeds, effort, 0.54);
+        best_in_v(workers, micro_batches, with_cheap_whole(off), limit, seeds, effort, 0.54);
     actions = first.actions;
     seeds = {std::move(first.order)};
     part = 0.325;
   }
+  if (is_memory_short && whole_costs_less) {
+    // Changes of a split order seldom lead to one with whole backwards. So the search also begins
+    // with the best order that has no others.
+    internal::Optimizing whole = effort.optimizing({}, 0.3 * part);
+    whole.split = false;
+    internal::Optimized without_splits =
+        *internal::optimize(workload_in_v(workers, micro_batches, costs, limit), whole);
+    actions += without_splits.actions;
+    seeds.push_back(std::move(without_splits.order));
+    part = std::min(part, 0.7);
+  }
   internal::Optimized best =
       best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
   best.actions += actions;
-  // The patterns with these steps are made for even costs.
+  // With even costs there is no second search, because the patterns with these steps are made for
+  // even costs.
   if (!again || even) return best;
   return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
 
-// DualPipeV's eight steps, for at least 2p micro-batches.
+// The order that DualPipeV's published eight steps give, for at least 2p micro-batches.
 Order dualpipe_order(int64_t workers, int64_t micro_batches) {
   Order order;
   for (int64_t r = 0; r < workers; ++r) {
@@ -231,7 +254,8 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
       forward(1);
       backward(0);
     }
-    // The second half of these backwards is split; where it begins depends on the worker's parity.
+    // The second half of these backwards is split. Where that half begins depends on whether the
+    // worker's number is even or odd.
     bool split = false;
     for (int64_t k = 0; k < r + 1; ++k) {
       if (k == (r + 1) / 2 && r % 2 == 1) split = true;
@@ -251,9 +275,9 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
 Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
                            const GeneratorCosts& costs) {
   // Costs are checked before the lookup, because a cost that is not a number compares as equal to
-  // any.
+  // any other cost.
   internal::check_costs(costs);
-  // A training asks for the same schedule in every step, so schedules are kept.
+  // A training asks for the same schedule in every step, so the latest schedules are kept.
   constexpr size_t kKept = 64;
   using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
   const StageCost& stage = costs.stage;
@@ -263,7 +287,8 @@ Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t m
       micro_batches,
       {stage.forward, stage.backward, stage.input_gradient, stage.weight_gradient, costs.transfer}};
   static std::mutex mutex;
-  static auto* const kept = new std::map<Key, Schedule>;  // threads may outlive the statics
+  // The map is never destroyed, because threads may outlive static objects.
+  static auto* const kept = new std::map<Key, Schedule>;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (const auto known = kept->find(key); known != kept->end()) return known->second;
@@ -382,10 +407,10 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
   switch (which) {
     case Searched::kZbH2: {
       const Workload workload =
-          workload_of(Placement::one_each(workers), micro_batches, only_split(costs),
+          workload_of(Placement::one_each(workers), micro_batches, with_cheap_whole(costs),
                       static_cast<double>(2 * workers - 1));
-      // The rule is: an input gradient if there is one, otherwise a forward if there is room,
-      // otherwise a weight gradient.
+      // The rule of a worker: an input gradient if one can run, otherwise a forward if there is
+      // room for it, otherwise a weight gradient.
       GreedyRule rule = GreedyRule::of(workload);
       rule.most_live.assign(static_cast<size_t>(workers), static_cast<int32_t>(micro_batches));
       rule.gap.assign(static_cast<size_t>(workers), 0.0);
@@ -407,7 +432,8 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
     result.order = dualpipe_order(workers, micro_batches);
     return result;
   }
-  // Most of its backwards are whole, so their own cost counts, not that of the halves.
+  // Most backwards of a DualPipeV order are whole, so the cost of a whole backward counts, and not
+  // that of its halves.
   Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
   const Effort first{std::min(effort.budget, work_of_search(workers)), stop};
   return or_of_all_patterns(

@@ -1,8 +1,8 @@
 // Generators: the known schedules for several stages on a worker and for split backwards.
 //
-// The comment of each names its source; docs/guide/20-which-schedule.md says which to use when, and
-// docs/design/schedule.md how they are made here. Schedule::gpipe and Schedule::one_f_one_b are in
-// schedule.h.
+// The comment of each generator names its source. docs/guide/20-which-schedule.md says which to use
+// when, and docs/design/schedule.md how they are made here. Schedule::gpipe and
+// Schedule::one_f_one_b are in schedule.h.
 #ifndef GPIPE_SCHEDULE_SEARCH_GENERATORS_H_
 #define GPIPE_SCHEDULE_SEARCH_GENERATORS_H_
 
@@ -20,8 +20,7 @@ namespace gpipe {
 // - give ascending schedules (ScheduleFacts::ascending), so all of them give the same bits;
 // - are deterministic;
 // - throw std::invalid_argument for counts below 1, for more than 2^24 cells, and for costs that
-// are
-//   negative or not finite.
+//   are negative or not finite.
 //
 // "Holds n" means that a worker has at most n stage x micro-batch pairs between their forward and
 // the end of their backward.

@@ -1,12 +1,13 @@
-// How far the generators that search are behind search() with the same costs and placement, and
-// with as much memory as a worker of the generator's table holds at most.
+// Measures how far the generators that search are behind search() with the same costs and
+// placement, and with as much memory as a worker of the generator's table holds at most.
 //
 //   bazel run //gpipe/schedule/search:generators_benchmark
 //
-// For each number of workers p, mini-batches of 1, p, 2p - 1, 2p and 3p micro-batches, with equal
-// costs, with those of chapter 20, and with three that are drawn. `max` and `median` are how much
-// longer, in percent, the generator's makespan is; the label tells the case of the largest. A
-// generator that may join backwards is compared with a search that may, too.
+// For each number of workers p, the cases are mini-batches of 1, p, 2p - 1, 2p and 3p
+// micro-batches, with equal costs, with the costs of chapter 20, and with three sets of costs that
+// are drawn. `max` and `median` say how much longer, in percent, the generator's makespan is. The
+// label names the case of the maximum. A generator that may join backwards is compared with a
+// search that may, too.
 
 #include <benchmark/benchmark.h>
 
@@ -43,7 +44,7 @@ std::vector<GeneratorCosts> costs_of_grid() {
   return all;
 }
 
-// How much longer the generator's table takes than the search's, as a share.
+// How much longer the generator's makespan is than that of the search, as a share of the latter.
 double behind(const Schedule& schedule, const Placement& placement, GeneratorCosts costs,
               bool joins) {
   if (!joins) costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;

@@ -9,8 +9,8 @@ namespace gpipe::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Times that differ by less than this part of a mean action count as equal. So do amounts of memory
-// that differ by less than this part of themselves.
+// Times that differ by less than this part of a mean action count as equal. Amounts of memory that
+// differ by less than this part of themselves count as equal, too.
 constexpr double kSame = 1e-9;
 // The number of decisions between two calls of `stop`.
 constexpr int64_t kAskEvery = 1024;
@@ -117,12 +117,13 @@ void Greedy::set_start(size_t worker, double start) {
   tree_[node] = first;
   for (; node > 1; node /= 2, tree_[node] = first) {
     const Node& beside = tree_[node ^ 1];
-    // At equal times the worker with the lower number is first, whatever the rounding.
+    // If two workers begin at the same time, the one with the lower number is first, whatever the
+    // rounding.
     const bool left = (node & 1) == 0;
     const double earlier = left ? beside.start : first.start;
     const double later = left ? first.start : beside.start;
-    // It uses arithmetic and not a branch, because no processor can predict which of two workers is
-    // first.
+    // The smaller start is chosen with arithmetic and not with a branch, because no processor can
+    // predict which of two workers is first.
     const uint64_t take = 0 - static_cast<uint64_t>((earlier < later - same_) == left);
     uint64_t bits[2];
     std::memcpy(&bits[0], &first.start, sizeof(uint64_t));
@@ -184,7 +185,8 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
           }
         }
       }
-      // A pending weight gradient may need more memory than the activation that its forward left.
+      // A split backward needs room, because a pending weight gradient may need more memory than
+      // the activation that its forward left. Without room the backward is whole.
       const bool room = memory + stage.waiting - stage.held <= limit;
       const bool whole =
           stage.firsts == stage.seconds &&
@@ -278,7 +280,7 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
   begin(rule);
   order->resize(now_.size());
   for (WorkerOrder& tokens : *order) tokens.clear();
-  // Skips the weight gradients of the sequence.
+  // Moves next_index_ past weight gradients, because those of the given sequence are ignored.
   const auto advance = [&](size_t worker) {
     if (!kSequence) return;
     const WorkerOrder& tokens = (*rule.sequence)[worker];
@@ -287,8 +289,8 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
   };
   for (size_t worker = 0; worker < now_.size(); ++worker) advance(worker);
   const int64_t scan = scan_work(now_.size());
-  // The work of a decision counts whenever anything that it depends on has changed. Most decisions
-  // are made only when it is the worker's turn.
+  // The work of a worker's decision counts whenever something that the decision depends on has
+  // changed. But most decisions are made only when it is the worker's turn.
   int64_t work = 0;
   for (const int64_t each : decision_work_) work += each;
   const auto tell = [&](size_t worker, size_t other) {
@@ -296,14 +298,15 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
     work += decision_work_[other];
     if (known_[other]) forget(other, now_[other]);
   };
-  // Second parts come last, so all is done when all of them are.
+  // A cell's second part (B or W) comes last, so the order is complete when all second parts are in
+  // it.
   for (int64_t left = int64_t{workload_.stages} * workload_.micro_batches; left > 0;) {
     actions_ += work + scan;
     auto worker = static_cast<size_t>(tree_[1].worker);
     while (!known_[worker]) {
       choice_[worker] = choose<kSequence, kSkips>(rule, worker);
       known_[worker] = 1;
-      if (choice_[worker].start == now_[worker]) break;  // then it stays the first
+      if (choice_[worker].start == now_[worker]) break;  // the worker is still the first
       set_start(worker, choice_[worker].start);
       worker = static_cast<size_t>(tree_[1].worker);
     }

@@ -18,21 +18,23 @@ struct GreedyRule {
   // the warm-up and shapes the steady state. With limits on memory alone the front of a pipeline
   // would fill itself with micro-batches that the back is not ready for.
   std::vector<int32_t> most_live;
-  // Per worker: a weight gradient fills a gap of at least this part of its time.
+  // Per worker: a weight gradient fills a gap if the gap is at least this part of the weight
+  // gradient's time.
   std::vector<double> gap;
-  // Per worker: with more weight gradients pending than this, one comes next in any case.
+  // Per worker: if more weight gradients than this are pending, one of them comes next in any case.
   std::vector<int32_t> most_pending;
   // Gradients are chosen as if they could begin gradient_bonus earlier, in units of the mean time
-  // of an action; actions of later stages by a part of depth_bonus, by their place in the pipeline.
+  // of an action. Actions are also chosen as if they could begin a part of depth_bonus earlier; the
+  // part is larger for later stages.
   double gradient_bonus = 0.0;
   double depth_bonus = 0.0;
-  // If both could begin at the same time, whether gradients come before forwards.
+  // Whether gradients come before forwards if both could begin at the same time.
   bool gradients_first = true;
   // Per stage: whether its backwards are whole. Empty: none is whole.
   std::vector<bool> whole;
-  // If given, the forwards and the first parts of backwards are in this order (which may have
-  // weight gradients; they are ignored), and only the places of weight gradients are decided: in
-  // gaps, where too many are pending, and where the next action needs their memory. Not owned.
+  // If `sequence` is given, the forwards and the first parts of backwards come in its order. Its
+  // weight gradients are ignored. Then only the places of weight gradients are decided: in gaps,
+  // where too many are pending, and where the next action needs their memory. Not owned.
   const Order* sequence = nullptr;
 
   // A rule to begin with: the live micro-batches of a stage are proportional to the number of
@@ -44,8 +46,9 @@ struct GreedyRule {
 // changes of a rule change none.
 struct GreedyMargins {
   // Per worker: the largest gap that was not filled and the smallest gap that was, in units of the
-  // time of the weight gradient; and likewise the numbers of pending weight gradients, where a gap
-  // did not decide.
+  // time of the weight gradient. If a gap did not decide, the number of pending weight gradients
+  // did: `few` is the largest number with which none came next, `many` the smallest with which one
+  // did.
   struct OfWorker {
     double unfilled = 0.0;
     double filled = 0.0;
@@ -69,7 +72,7 @@ struct GreedyMargins {
 // Thread-safety: none.
 class Greedy {
  public:
-  // Keeps a reference to the workload.
+  // The object keeps a reference to the workload.
   explicit Greedy(const Workload& workload);
 
   // Makes an order that keeps the limits. Returns false if the limits let nothing run any more.
@@ -83,7 +86,7 @@ class Greedy {
 
   // The margins of the last run that came to its end.
   const GreedyMargins& margins() const { return margins_; }
-  // The makespan and the mean end of its order, bitwise as Timing computes them.
+  // The makespan and the mean end of that run's order, bitwise as Timing computes them.
   double makespan() const;
   double mean_end() const;
 
@@ -110,7 +113,7 @@ class Greedy {
     double activation_takes = 0.0;
     double gradient_takes = 0.0;
     std::array<double, kActionKinds> cost = {};
-    size_t row = 0;  // the first of its cells
+    size_t row = 0;  // the index of the stage's first cell
     size_t worker = 0;
   };
 
@@ -119,7 +122,7 @@ class Greedy {
   Choice choose(const GreedyRule& rule, size_t worker);
   template <bool kSequence, bool kSkips>
   bool run_as(const GreedyRule& rule, Order* order, const std::function<bool()>& stop);
-  // Marks the choice of `worker` as unknown; it does not begin before `start`.
+  // Marks the choice of `worker` as unknown. Its next action does not begin before `start`.
   void forget(size_t worker, double start) {
     known_[worker] = 0;
     set_start(worker, start);
@@ -136,7 +139,7 @@ class Greedy {
   std::vector<double> memory_;
   std::vector<double> limit_;  // per worker, with a margin for rounding
   std::vector<int64_t> decision_work_;
-  std::vector<int32_t> pending_;  // per worker: weight gradients
+  std::vector<int32_t> pending_;  // per worker: the pending weight gradients
   std::vector<Choice> choice_;
   std::vector<char> known_;         // whether choice_ is what the worker would do now
   std::vector<size_t> next_index_;  // per worker: the place in the rule's sequence

@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-// With room for one micro-batch in each stage of a worker, an order always exists.
+// If each worker has room for one micro-batch in each of its stages, Greedy finds an order within
+// the limits. With less room it finds none.
 TEST(Greedy, KeepsEveryLimitThatCanBeKept) {
   for (const Placement& placement : {Placement::one_each(3), Placement::loop(2, 3),
                                      Placement::v_shape(3), Placement::of({0, 1, 1, 0, 1})}) {
@@ -30,7 +31,8 @@ TEST(Greedy, KeepsEveryLimitThatCanBeKept) {
   EXPECT_FALSE(Greedy(workload).run(GreedyRule::of(workload), &order)) << "two stages, room for 1";
 }
 
-// A search takes the times from Greedy, and does not run the order again.
+// makespan() and mean_end() are those of Timing, because a search takes the times from Greedy and
+// does not run the order again.
 TEST(Greedy, KnowsTheTimesOfItsOrder) {
   for (const Placement& placement : {Placement::one_each(3), Placement::loop(2, 3),
                                      Placement::v_shape(3), Placement::of({0, 1, 1, 0, 1})}) {
@@ -48,7 +50,8 @@ TEST(Greedy, KnowsTheTimesOfItsOrder) {
   }
 }
 
-// Rules that cover() calls equal make equal orders. It does so for some rules, but not for all.
+// If cover() says that two rules decide alike, they make equal orders. It says so for some pairs of
+// rules, but not for all.
 TEST(Greedy, MarginsTellRulesThatDecideAlike) {
   const Workload workload =
       Workload::uniform(Placement::v_shape(4), 9, {1.0, 1.7, 1.1, 0.7}, 0.1, 8.0);
@@ -127,7 +130,7 @@ TEST(Greedy, RunsWholeBackwardsWhereTheRuleSaysSo) {
   for (const Action& action : schedule.actions(1)) EXPECT_NE(action.kind, ActionKind::kBackward);
 }
 
-// The unit of time must not matter.
+// If all times are multiplied by the same factor, the order stays the same.
 TEST(Greedy, TheUnitOfTimeChangesNothing) {
   for (const Placement& placement : {Placement::one_each(4), Placement::v_shape(4)}) {
     const auto order_in = [&](double unit) {
@@ -145,7 +148,8 @@ TEST(Greedy, TheUnitOfTimeChangesNothing) {
   }
 }
 
-// A decision looks at all stages of a worker.
+// With 16 times as many stages on a worker, the counted work of a cell is at least 4 times as much,
+// because a decision looks at all stages of the worker.
 TEST(Greedy, MoreStagesOnAWorkerAreMoreWork) {
   const auto work_of_a_cell = [](const Placement& placement) {
     const Workload workload = Workload::uniform(placement, 8, {}, 0.0, kNone);

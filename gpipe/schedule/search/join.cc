@@ -12,11 +12,11 @@ namespace {
 
 using Times = std::vector<std::vector<double>>;
 
-// For each action, the latest end with which the makespan does not grow. `end`: because of the
-// worker's next action and of the actions that receive its results.
+// For each action, the latest end with which the makespan does not grow. `end` is bounded by the
+// worker's next action and by the actions that receive the results.
 struct Latest {
   Times end;
-  Times sent;  // because of the actions that receive its results only
+  Times sent;  // bounded only by the actions that receive the results
 };
 
 Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
@@ -41,7 +41,7 @@ Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
       if (costs.transfer && need.route && from.worker != order[k].worker) {
         by -= costs.transfer({need.action, action, *need.route, from.worker, order[k].worker});
       }
-      if (!need.route) return true;  // comes earlier in the worker's own list anyway
+      if (!need.route) return true;  // the worker's own list bounds this end already
       double& sent = latest.sent[static_cast<size_t>(from.worker)][static_cast<size_t>(from.index)];
       sent = std::min(sent, by);
       return true;
@@ -70,7 +70,8 @@ Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOp
     gone.emplace_back(actions.size(), false);
     ends.emplace_back(actions.size(), 0.0);
   }
-  // Invariant: every action begins as soon as it can, and no later than it must. Joining keeps it.
+  // Invariant: every action begins as soon as it can, and no later than it must. Joining two halves
+  // keeps the invariant.
   for (const internal::Position& position : order) {
     const auto worker = static_cast<size_t>(position.worker);
     const auto index = static_cast<size_t>(position.index);

@@ -13,8 +13,9 @@ namespace gpipe {
 // before gets its gradient later). Splitting costs time, and many splits gain nothing.
 //
 // Guarantees: the makespan under these costs is not longer, nothing is held longer, and an
-// ascending schedule stays so. If all pairs can be joined, all are; otherwise not always as many as
-// possible: pairs are taken in the order of time, wherever the makespan does not grow.
+// ascending schedule stays so. If all pairs can be joined, all are. Otherwise the number of joined
+// pairs is not always the largest possible, because pairs are taken in the order of time, wherever
+// the makespan does not grow.
 //
 // Throws as simulate() does.
 Schedule joined(const Schedule& schedule, const SimulateOptions& costs);

@@ -10,7 +10,8 @@ namespace {
 SimulateOptions costs_of(double backward) { return {uniform_cost({1.0, backward, 1.0, 1.0}), {}}; }
 
 TEST(Joined, TakesPairsThatNobodyWaitsFor) {
-  // Stage 0 sends no gradient; stage 1 does, and stage 0 would wait for it.
+  // The halves of stage 0 are joined, because stage 0 sends no gradient. Those of stage 1 are not,
+  // because stage 0 would wait longer for the gradient.
   const Schedule schedule = Schedule::from_text(
       "stages 2\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 I1.0 W1.0");
   EXPECT_EQ(joined(schedule, costs_of(2.0)).to_text(),
@@ -35,12 +36,13 @@ TEST(Joined, NeverSlowerNeverLargerAndAscending) {
       }
     }
   }
-  // ZB-H1 splits all 32 cells of 4 stages and 8 micro-batches; stage 0 never needs its splits.
+  // ZB-H1 splits all 32 cells of 4 stages and 8 micro-batches. At least the 8 cells of stage 0 are
+  // joined, because stage 0 sends no gradient.
   EXPECT_LE(splits(joined(zb_h1(4, 8), costs_of(2.0))), 24);
 }
 
-// joined() must make a few passes over the table, and not a simulation for almost every pair. There
-// may be thousands of pairs, of which only a few can be joined.
+// joined() must make a few passes over the table, and not a simulation for almost every pair,
+// because there may be thousands of pairs of which only a few can be joined.
 TEST(Joined, LooksAtEachActionAFewTimes) {
   const StageCost cost{1.0, 1.8, 1.1, 0.7};
   const Schedule schedule = zb_h2(8, 32, {cost, 0.1});
@@ -52,7 +54,7 @@ TEST(Joined, LooksAtEachActionAFewTimes) {
   };
   costs.transfer = [](const Transfer&) { return 0.1; };
   const Schedule fewer = joined(schedule, costs);
-  EXPECT_LE(asked, 6 * 3 * 8 * 32) << "six times each";
+  EXPECT_LE(asked, 6 * 3 * 8 * 32) << "each action's cost is asked for at most six times";
   EXPECT_LT(splits(fewer), splits(schedule));
   EXPECT_NEAR(simulate(fewer, costs).makespan, simulate(schedule, costs).makespan, 1e-9);
 }

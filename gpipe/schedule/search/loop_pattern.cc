@@ -27,7 +27,8 @@ std::vector<int64_t> even_groups(int64_t micro_batches, int64_t count) {
 }
 
 WorkerOrder loop_order(const LoopPattern& pattern, int64_t worker, int64_t warm_up) {
-  // The local stages in the order of the forwards.
+  // For each forward of the worker, in their order: its stage, as an index among the worker's
+  // stages.
   std::vector<int32_t> locals;
   for (const int64_t size : pattern.groups) {
     for (int32_t local = 0; local < pattern.v; ++local) {
@@ -74,7 +75,8 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
   LoopPattern pattern;
   pattern.workers = p;
   pattern.v = workload.stages / p;
-  // If greedy workers do better, orders in groups are not a good start.
+  // Only orders that are shorter than that of greedy workers are kept, because others are not a
+  // good start.
   GreedyRule rule = GreedyRule::of(workload);
   if (!split) rule.whole.assign(static_cast<size_t>(workload.stages), true);
   Greedy greedy(workload);
@@ -83,11 +85,12 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
   const double longest = runs ? greedy.makespan() : std::numeric_limits<double>::infinity();
   timing->count(greedy.actions());
   std::vector<std::pair<double, Order>> found;
-  // The largest groups come first, because of the groups that fit they are mostly the best.
+  // The largest groups come first, because the largest groups that fit are mostly the best.
   for (int64_t groups = 1; groups <= m; ++groups) {
     const int64_t largest = (m + groups - 1) / groups;
     if (groups > 1 && (m + groups - 2) / (groups - 1) == largest)
-      continue;  // the next number of groups has the same largest group and is more even
+      // The number before has the same largest group, so this one is skipped.
+      continue;
     pattern.groups = even_groups(m, groups);
     const int64_t least = (pattern.v - 1) * largest;
     for (const bool halves : {false, true}) {
@@ -101,11 +104,12 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
           WorkerOrder& tokens = order.emplace_back();
           const auto try_with = [&](int64_t warm_up) {
             tokens = loop_order(pattern, worker, warm_up);
-            // Making the list and looking at it count as about four looks.
+            // Making the list and checking it take about as much work as looking at it four times.
             timing->count(look_work(4 * tokens.size()));
             return keeps_limits(workload, static_cast<int32_t>(worker), tokens);
           };
-          // Finds the most warm-up that fits; less warm-up holds less.
+          // Finds the most warm-up that fits, by halving the range, because less warm-up holds
+          // less.
           int64_t some = least;
           int64_t none = least + step * (p - 1 - worker);
           if (try_with(none)) continue;

@@ -17,7 +17,7 @@ std::vector<int64_t> even_groups(int64_t micro_batches, int64_t count);
 
 struct LoopPattern {
   int64_t workers = 1;
-  int64_t v = 1;                // stages of a worker: stage s is on worker s mod workers
+  int64_t v = 1;                // the stages of a worker; stage s is on worker s mod workers
   std::vector<int64_t> groups;  // the sizes of the groups
   // Whether backwards are split; worker r then runs its k-th weight gradient right after its
   // (k+r)-th input gradient.
@@ -29,11 +29,11 @@ struct LoopPattern {
 // reversed.
 WorkerOrder loop_order(const LoopPattern& pattern, int64_t worker, int64_t warm_up);
 
-// Interleaved orders within the limits of a loop with several stages a worker: at most `count`, the
-// shortest first. It tries groups of each size, with as much warm-up as there is room for. Small
-// groups hold little, but wait long. If greedy workers (GreedyRule::of) do better, the result is
-// empty. `timing` belongs to the workload and counts the work. The function ends when that is
-// `most`, or when `stop` returns true.
+// Interleaved orders that keep the workload's limits, for a loop with several stages a worker: at
+// most `count`, the shortest first. The function tries groups of each size, with as much warm-up as
+// there is room for. Small groups hold little, but wait long. Orders that are not shorter than that
+// of greedy workers (GreedyRule::of) are left out. `timing` belongs to the workload and counts the
+// work. The function ends when `timing` has counted `most`, or when `stop` returns true.
 std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t count, int64_t most,
                                   const std::function<bool()>& stop, Timing* timing);
 

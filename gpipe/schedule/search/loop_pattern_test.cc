@@ -49,8 +49,8 @@ TEST(LoopPattern, GroupedOrdersKeepTheLimitsAndTheShortestIsFirst) {
   }
 }
 
-// There are no such orders if there is no room for the warm-up of one micro-batch, or no work left
-// to look at one order.
+// grouped_orders() returns no orders if there is no room for the warm-up of one micro-batch, or if
+// there is no work left to look at one order.
 TEST(LoopPattern, ThereMayBeNone) {
   const Workload workload = Workload::uniform(Placement::loop(2, 2), 4, {}, 0.0, 1.0);
   Timing timing(workload);

@@ -20,19 +20,20 @@ struct Candidate {
   int32_t seed = -1;
 };
 
-// Varies the rules of greedy workers to find a short makespan.
+// Searches for orders with a short makespan by varying the rules of greedy workers.
 class RuleSearch {
  public:
   RuleSearch(const Workload& workload, const Optimizing& optimizing)
       : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
   int64_t actions() const { return greedy_.actions() + saved_; }
-  // The number of actions in the orders that were made. It counts in addition to the work of making
-  // them.
+  // The number of actions in the orders that were made. This work counts in addition to actions(),
+  // the work of making them.
   int64_t order_actions() const { return order_actions_; }
 
-  // Finds the best places for the weight gradients of an order. It first uses the same rule for all
-  // workers, with `most` work or a little more, and then varies it by worker with `budget`.
+  // Finds the best places for the weight gradients of an order. First all workers have the same
+  // rule, which takes `most` work or a little more. Then the rule is varied by worker, with
+  // `budget`.
   Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
     Candidate best;
     tried_.clear();
@@ -71,7 +72,7 @@ class RuleSearch {
     return best;
   }
 
-  // An order by a random rule, as a start that is unlike the others.
+  // Makes an order by a random rule, as a start that is unlike the others.
   Candidate drawn(Draws* draws) {
     GreedyRule rule = GreedyRule::of(workload_);
     rule.gradients_first = draws->below(2) == 0;
@@ -94,7 +95,7 @@ class RuleSearch {
     return candidate;
   }
 
-  // Varies the rule of start `number`, with `budget` for it.
+  // Varies the rule of start `number` with `budget`, and returns the best order.
   Candidate run(int32_t number, int64_t budget) {
     GreedyRule rule = GreedyRule::of(workload_);
     if (number & 1) std::fill(rule.gap.begin(), rule.gap.end(), 0.5);
@@ -127,7 +128,7 @@ class RuleSearch {
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
   int64_t work() const { return actions() + order_actions_; }
 
-  // A rule and the result that it gave, since `best` was begun.
+  // A rule that was tried since `best` was begun, and its result.
   struct Tried {
     GreedyRule rule;
     GreedyMargins margins;
@@ -138,8 +139,8 @@ class RuleSearch {
   static constexpr size_t kMostTried = 64;
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    // Using a remembered result counts as much work as computing it again. So the result of a
-    // budget does not depend on what is remembered.
+    // Using a remembered result counts as much work as computing it again, so that the orders found
+    // within a budget do not depend on what is remembered.
     for (const Tried& tried : tried_) {
       if (!tried.margins.cover(tried.rule, rule)) continue;
       saved_ += tried.actions;
@@ -244,8 +245,8 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
   Order result(order.size());
   std::optional<Order> best;
   double least = kNever;
-  // Looks for the part from several places near the middle. If a worker repeats earlier than its
-  // neighbor, others wait.
+  // The part to repeat is looked for from several places near the middle, because other workers
+  // wait if a worker repeats its part earlier than its neighbor.
   for (const double where : {0.5, 0.4, 0.6}) {
     bool all = true;
     size_t looked = 0;
@@ -277,7 +278,7 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
       const auto middle = static_cast<size_t>(where * static_cast<double>(tokens.size()));
       bool found = false;
       for (size_t step = 0; step < tokens.size() && !found; ++step) {
-        // middle, middle - 1, middle + 1, ...
+        // The order of `begin` is middle, middle - 1, middle + 1, ...
         const size_t by = (step + 1) / 2;
         if (step % 2 == 1 ? by > middle : middle + by >= tokens.size()) continue;
         const size_t begin = step % 2 == 1 ? middle - by : middle + by;
@@ -358,7 +359,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       return candidate.makespan <= bound + same;
     });
   };
-  // The best seed may already have the least possible makespan.
+  // The search ends here if the best seed already has the least possible makespan.
   if (proven() || stop()) return finish();
 
   // If there are many micro-batches, the search first runs with fewer.
@@ -373,7 +374,8 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     const std::optional<Optimized> small = optimize(fewer, part);
     if (small) result.actions += small->actions;
     if (small) {
-      // Not every order has a part that can be repeated, and some orders repeat better than others.
+      // Several short orders are tried, because not every order has a part that can be repeated,
+      // and some repeat better than others.
       std::vector<const Order*> shorter = {&small->order};
       for (const Order& other : small->next_best) shorter.push_back(&other);
       for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
@@ -387,8 +389,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   }
 
   // Tries at least one rule, so that there is an order if there can be one. Uneven times are used
-  // both as they are and as if all actions took the same: a tight order of forwards and input
-  // gradients stays good, and only the weight gradients are placed anew.
+  // both as they are and as if all actions took the same time. A tight order of forwards and input
+  // gradients for equal times is also good for uneven times; only its weight gradients are placed
+  // anew.
   RuleSearch rules(workload, optimizing);
   Workload even = workload;
   even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
@@ -431,12 +434,12 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   }
   result.actions += rules_spent() + rules.order_actions();
 
-  // Anneals in rounds that begin with each of the best orders in turn. A round of more than
-  // kLongRound hardly finds more. So with more work there are more rounds, and every other one of
-  // these begins with a new order, because the best are much alike.
+  // Anneals in rounds that begin with each of the best orders in turn. A round longer than
+  // kLongRound hardly finds more. So a larger budget gives more rounds. Every other one of these
+  // additional rounds begins with a new order, because the best orders are much alike.
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
-  constexpr int64_t kLongRound = 50'000;  // runs of the order
+  constexpr int64_t kLongRound = 50'000;  // in runs of the order
   constexpr int64_t kLeastLong = 10'000'000;
   const auto spent = [&] { return result.actions + timing.actions(); };
   const int64_t for_changes = optimizing.budget - spent();
@@ -450,13 +453,14 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (candidates.empty() || stop() || proven()) break;
     Annealing annealing;
     annealing.seed = static_cast<uint64_t>(round) + 1;
-    // The first rounds have the same length, whatever the last runs of earlier rounds took.
+    // The first rounds have the same budget, even if the last runs of earlier rounds have taken
+    // more than theirs.
     annealing.budget =
         round < kRounds ? for_round : std::min(for_round, optimizing.budget - spent());
     annealing.stop = stop;
     annealing.bound = bound;
     annealing.joins = optimizing.split;
-    // The best is the start of every other round.
+    // Every other round begins with the best order.
     Candidate candidate = candidates[static_cast<size_t>(
         round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];
     const double before = candidate.makespan;
@@ -468,9 +472,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       candidate.order = std::move(start.order);
       annealing.hot = 1.0;
     } else if (round % 3 != 0) {
-      // Two of three rounds begin with slightly different costs. If many actions take the same
-      // time, most changes change no time. With these costs they do, so the search sees which
-      // changes help.
+      // Two of three rounds first anneal with slightly different costs. If many actions take the
+      // same time, most changes of an order change no time. With the different costs they do, so
+      // the search sees which changes help.
       Workload other = workload;
       const double weight = round % 3 == 1 ? 0.9 : 1.1;
       for (auto& cost : other.cost)

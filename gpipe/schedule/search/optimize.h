@@ -18,9 +18,10 @@ struct Optimizing {
   // The amount of work, in simulated actions; other work counts by its time. Seeds are run in any
   // case, even if this is less.
   int64_t budget = 0;
-  // Called every few milliseconds; if it returns true, the best order so far is the result.
+  // `stop` is called every few milliseconds. If it returns true, the best order so far is the
+  // result.
   std::function<bool()> stop;
-  // Whether backwards are split. If not, all are whole.
+  // Whether backwards may be split. If not, all are whole.
   bool split = true;
 };
 
@@ -29,9 +30,9 @@ struct Optimized {
   double makespan = 0.0;
   // The index of the seed that is the result; -1 if it is not a seed.
   int32_t seed = -1;
-  int64_t actions = 0;  // how much work it was
+  int64_t actions = 0;  // the work of the search, in simulated actions
   bool stopped = false;
-  std::vector<Order> next_best;  // some others that were found, the shortest first
+  std::vector<Order> next_best;  // other orders that were found, the shortest first
 };
 
 // Throws std::invalid_argument for costs whose sum a double cannot hold: such times would compare
@@ -41,14 +42,14 @@ void check_finite_total(const Workload& workload);
 // Returns nullopt if there is no order within the limits: if a worker may not even hold one
 // micro-batch in each of its stages. Deterministic, except for `stop`.
 //
-// There are three sources of orders: the seeds; greedy workers, whose rules are varied (greedy.h);
-// and changes of the best of both (anneal.h). If there are more micro-batches than needed to see a
-// steady state, this is done for fewer, and the steady state is repeated.
+// Orders have three sources: the seeds, greedy workers, whose rules are varied (greedy.h), and
+// changes of the best of both (anneal.h). If there are more micro-batches than needed to see a
+// steady state, the search first runs with fewer, and the steady state is repeated.
 std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing);
 
-// The order for more micro-batches: each worker repeats a part from the middle of its list that has
-// every kind of action of its stages once. Returns nullopt if a worker has no such part, or if the
-// result would not run. `timing` is that of `more`, and counts the work.
+// The order made longer, for more micro-batches: each worker repeats a part from the middle of its
+// list that has every kind of action of its stages once. Returns nullopt if a worker has no such
+// part, or if the result would not run. `timing` belongs to `more`, and counts the work.
 std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
                                Timing* timing);
 

@@ -81,7 +81,7 @@ TEST(Optimize, ManyMicroBatchesRepeatASteadyState) {
   Timing timing(more);
   const std::optional<Order> longer = stretched(fewer, to_order(zb_h1(3, 9)), more, &timing);
   ASSERT_TRUE(longer.has_value());
-  EXPECT_GT(timing.actions(), 3 * 3 * 40) << "the work counts";
+  EXPECT_GT(timing.actions(), 3 * 3 * 40) << "timing.actions() includes the work of stretched()";
   ASSERT_TRUE(timing.run(*longer));
   const double stretched_makespan = timing.makespan();
   ASSERT_TRUE(timing.run(to_order(zb_h1(3, 40))));
@@ -89,13 +89,15 @@ TEST(Optimize, ManyMicroBatchesRepeatASteadyState) {
   for (int32_t worker = 0; worker < 3; ++worker) {
     EXPECT_TRUE(keeps_limits(more, worker, (*longer)[static_cast<size_t>(worker)]));
   }
-  // With one micro-batch at a time there is no steady state to repeat, but there is an order.
+  // With memory for one micro-batch at a time there is no steady state to repeat, but optimize()
+  // finds an order.
   const Workload one_in_flight = Workload::uniform(Placement::one_each(3), 40, cost, 0.0, 1.0);
   EXPECT_GE(optimized(one_in_flight, 100'000).makespan, lower_bound(one_in_flight));
 }
 
 TEST(Optimize, JoinsWhereAWholeBackwardIsFaster) {
-  // Halves take much longer than whole backwards, so nothing is gained by splitting.
+  // The halves of a backward take much longer than a whole one, so the result must be at least as
+  // short as 1F1B, which splits nothing.
   const Workload workload =
       Workload::uniform(Placement::one_each(3), 6, {1.0, 1.0, 1.0, 1.0}, 0.0, kNone);
   const Optimized result = optimized(workload, 3'000'000);

@@ -1,6 +1,7 @@
 #include "gpipe/schedule/search/search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -93,7 +94,7 @@ Workload workload_of(const SearchOptions& options) {
     check(skip.gradient_transfer, "a skip's gradient_transfer");
     const auto from = static_cast<int32_t>(skip.from_stage);
     const auto to = static_cast<int32_t>(skip.to_stage);
-    // Within one worker the value takes no time.
+    // The value of a skip within one worker takes no time.
     if (options.placement.worker_of(from) == options.placement.worker_of(to)) continue;
     workload.add_skip(from, to, skip.activation_transfer, skip.gradient_transfer);
   }
@@ -131,8 +132,8 @@ struct Seed {
   Order order;
 };
 
-// The orders that the generators of a placement's shape give, within a budget and until `stop` ends
-// it.
+// The orders with which a search begins: those that the generators of the placement's shape give,
+// within a budget and until `stop` returns true.
 class Seeds {
  public:
   Seeds(const SearchOptions& options, const Workload& workload)
@@ -141,7 +142,8 @@ class Seeds {
     const int64_t v = options.placement.stages() / p;
     const std::vector<int64_t>& where = options.placement.worker_of_stage();
     loop_ = where == Placement::loop(p, v).worker_of_stage();
-    // Without limits the generators already use the best groups.
+    // grouped_orders() is used only if there are limits, because without limits the generators
+    // already use the best groups.
     grouped_ = loop_ && v > 1 &&
                std::any_of(workload.limit.begin(), workload.limit.end(),
                            [](double limit) { return std::isfinite(limit); });
@@ -149,8 +151,8 @@ class Seeds {
     if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
     if (!v_shape_) return;
     searching_ = {{"dualpipe-v", Searched::kDualPipeV}};
-    // The other generators search within their memory. The fastest is the one that uses the most
-    // memory that fits.
+    // ZB-V, V-Half and V-Min each search within a fixed memory. Only one of them is used: the one
+    // that uses the most memory and fits, because it gives the shortest orders.
     const double room =
         *std::min_element(workload.limit.begin(), workload.limit.end()) /
         std::max(*std::max_element(workload.held.begin(), workload.held.end()),
@@ -197,7 +199,8 @@ class Seeds {
       spent_ += timing.actions();
     }
     for (const Search& each : searching_) {
-      // DualPipeV without a search is a table by rules, which is made in any case.
+      // DualPipeV is made even if `stop` returns true, because without a search it is a table by
+      // rules.
       if (each.which != Searched::kDualPipeV && stopped()) return;
       internal::Optimized found =
           internal::searched_order(each.which, p, m, mean_costs(), most, options_.stop);
@@ -205,7 +208,8 @@ class Seeds {
       seeds_.push_back({each.name, std::move(found.order)});
     }
     if (!v_shape_) return;
-    // Running the patterns takes as much work again as making them.
+    // The patterns may take little of the budget, because running them takes as much work again as
+    // making them.
     const int64_t before = spent_;
     for (const auto& [up, down] : internal::all_steps()) {
       if (stopped() || spent_ > budget / 2 || spent_ - before > budget / 16) return;
@@ -214,6 +218,11 @@ class Seeds {
         spent_ += int64_t{3} * workload_.stages * m;
       }
     }
+  }
+
+  void add(Seed seed, int64_t spent) {
+    seeds_.push_back(std::move(seed));
+    spent_ += spent;
   }
 
   int64_t spent() const { return spent_; }
@@ -227,14 +236,14 @@ class Seeds {
 
   bool stopped() const { return options_.stop && options_.stop(); }
 
-  // Orders in groups: how many of the best are kept, and enough work to look at all sizes of groups
-  // where micro-batches are few, and at the smallest ones where they are many.
+  // The number of the best orders of grouped_orders() that are kept, and the work that it may take.
+  // With few micro-batches the work is enough for all sizes of groups.
   static constexpr size_t kGrouped = 4;
   int64_t grouped_work() const {
     return int64_t{1000} * workload_.stages * workload_.micro_batches;
   }
 
-  // The costs for generators, which have one cost for all stages.
+  // The costs of an average stage, because generators take one cost for all stages.
   GeneratorCosts mean_costs() const {
     GeneratorCosts costs{{0, 0, 0, 0}, 0};
     const auto stages = static_cast<double>(workload_.stages);
@@ -247,7 +256,7 @@ class Seeds {
     }
     if (std::all_of(workload_.cost.begin(), workload_.cost.end(),
                     [&](const auto& c) { return c == workload_.cost[0]; })) {
-      const auto& c = workload_.cost[0];  // not rounded by the sums
+      const auto& c = workload_.cost[0];  // taken as it is, because sums would be rounded
       costs.stage = {c[0], c[1], c[2], c[3]};
     }
     return costs;
@@ -274,7 +283,7 @@ struct Finish {
     const int64_t most = int64_t{3} * workload.stages * workload.micro_batches;
     const auto links = static_cast<int64_t>(Timing(workload).links().size());
     joining = kJoining * most;
-    // About two runs for each link, each time that the slack is computed.
+    // Each time that the slack is computed, there are about two runs for each link.
     slack = most * (1 + 2 * links) * (options.objective == Objective::kSlack ? 3 : 1);
     if (options.budget == 0) return;
     joins = joining <= options.budget / kPart;
@@ -287,14 +296,47 @@ struct Finish {
   int64_t slack = 0;
 };
 
+// The work that optimize() gets by default.
+int64_t default_work(const Workload& workload) {
+  const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
+  return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0)));
+}
+
 // The budget of a search. The default includes the work of its generators, so that the search is
 // never worse than they are, and the work at its end.
 int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds,
                   const Finish& finish) {
   if (options.budget > 0) return options.budget;
-  const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
-  return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0))) +
-         seeds.work() + finish.joining + finish.slack;
+  return default_work(workload) + seeds.work() + finish.joining + finish.slack;
+}
+
+// If a whole backward costs less than its halves, an order without splits may be the best, and a
+// search that splits may miss it. So this function first runs a search without splits, and adds the
+// order that it finds to `seeds`. With the default budget that search has as much work as it would
+// have alone, so a search with splits is never worse. Returns the work to add to a default budget.
+int64_t begin_with_wholes(SearchOptions options, const Workload& workload, Seeds* seeds) {
+  const bool pays = std::any_of(workload.cost.begin(), workload.cost.end(),
+                                [](const std::array<double, 4>& cost) {
+                                  return cost[1] < (cost[2] + cost[3]) * (1.0 - 1e-9);
+                                });
+  if (!options.split || !pays) return 0;
+  options.split = false;
+  Seeds wholes(options, workload);
+  const bool is_default = options.budget == 0;
+  const int64_t budget = is_default ? default_work(workload) + wholes.work() : options.budget / 4;
+  // If the budget is enough for a few runs of an order only, all of it is left to the search with
+  // splits.
+  if (budget < int64_t{100} * 3 * workload.stages * workload.micro_batches) return 0;
+  wholes.make(budget, budget);
+  internal::Optimizing optimizing;
+  for (const Seed& seed : wholes.all()) optimizing.seeds.push_back(seed.order);
+  optimizing.split = false;
+  optimizing.stop = options.stop;
+  optimizing.budget = std::max<int64_t>(budget - wholes.spent(), 0);
+  std::optional<internal::Optimized> found = internal::optimize(workload, optimizing);
+  const int64_t spent = wholes.spent() + (found ? found->actions : 0);
+  if (found) seeds->add({"search", std::move(found->order)}, spent);
+  return is_default ? spent : 0;
 }
 
 // How often the critical path of the last run crosses the link.
@@ -312,15 +354,15 @@ int64_t crossings(const Timing& timing, const Order& order, size_t link,
 }
 
 // The largest `extra` with which the order ends by the deadline if any one link is slower by
-// `extra`. A path grows by `extra` each time that it crosses the slower link, so the makespan is
-// convex in `extra`. If the deadline is missed, the critical path says by how much at least `extra`
-// must shrink. Returns 0 if `stop` returns true.
+// `extra`. The search begins with a large `extra` and shrinks it: the critical path grows by
+// `extra` each time that it crosses the slower link, so the number of crossings says by how much at
+// least `extra` must shrink if the deadline is missed. Returns 0 if `stop` returns true.
 double slack_of(Timing* timing, const Order& order, double deadline,
                 const std::function<bool()>& stop) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (timing->links().empty() || deadline == kNone) return kNone;
-  // Sums of times near the largest double are infinite. Multiplied by a power of two they are
-  // finite and have the same digits.
+  // Sums of times near the largest double would be infinite. Times that are multiplied by a small
+  // power of two have finite sums with the same digits.
   constexpr double kSmaller = 0x1p-64;
   if (deadline > std::numeric_limits<double>::max() * kSmaller) {
     const Workload smaller = timing->workload().scaled(kSmaller);
@@ -337,9 +379,10 @@ double slack_of(Timing* timing, const Order& order, double deadline,
     while (timing->run(order, static_cast<int32_t>(link), extra) && timing->makespan() > most) {
       if (stop && stop()) return 0.0;
       const int64_t count = crossings(*timing, order, link, &path);
-      if (count == 0) return 0.0;  // only rounding makes it late
+      if (count == 0) return 0.0;  // only rounding makes the order late
       const double less = (timing->makespan() - deadline) / static_cast<double>(count);
-      if (less >= extra || extra - less == extra) return 0.0;  // here, too, only rounding
+      // Here, too, only rounding makes the order late.
+      if (less >= extra || extra - less == extra) return 0.0;
       extra -= less;
     }
     if (stop && stop()) return 0.0;
@@ -372,7 +415,8 @@ std::string needs(const Workload& workload) {
   for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
     double least = 0.0;
     for (const int32_t stage : workload.stages_of[worker]) {
-      least += workload.held[static_cast<size_t>(stage)];  // its backward may be whole
+      // No memory is added for weight gradients: backwards may be whole.
+      least += workload.held[static_cast<size_t>(stage)];
     }
     if (least <= workload.limit[worker]) continue;
     text += "\n  - worker " + std::to_string(worker) + " may hold " +
@@ -396,9 +440,10 @@ SearchResult search(const SearchOptions& options) {
   }
   Seeds seeds(options, workload);
   const Finish finish(options, workload);
-  const int64_t budget = budget_of(options, workload, seeds, finish);
+  int64_t budget = budget_of(options, workload, seeds, finish);
   // The generators must leave a part of a given budget to the search itself.
   seeds.make(budget, options.budget > 0 ? budget / 3 : budget);
+  budget += begin_with_wholes(options, workload, &seeds);
   internal::Optimizing optimizing;
   for (const Seed& seed : seeds.all()) optimizing.seeds.push_back(seed.order);
   optimizing.split = options.split;
@@ -426,17 +471,18 @@ SearchResult search(const SearchOptions& options) {
     result.stopped = result.stopped || (options.stop && options.stop());
     return result.stopped;
   };
-  // Slack computations end when they exceed the budget by an eighth.
+  // A computation of the slack ends when the work exceeds the budget by an eighth.
   const std::function<bool()> ends = [&] {
     return stopped() || result.actions + timing.actions() - budget > budget / 8;
   };
   if (slack && !timing.links().empty()) {
-    // Looks again and again for an order with a little more slack.
+    // Looks for an order with a little more slack until the budget is used.
     Order order = found->order;
     double reached = slack_of(&timing, order, deadline, ends);
     uint64_t seed = 0;
     const auto rest = [&] { return budget - for_finish - result.actions - timing.actions(); };
-    // Annealing makes a run for each link before it looks at its budget.
+    // A round takes at least this much work, because annealing makes a run for each link before it
+    // looks at its budget.
     const int64_t least = count_of(order) * static_cast<int64_t>(2 + timing.links().size());
     while (rest() > least && !stopped()) {
       internal::Annealing annealing;
@@ -468,7 +514,8 @@ SearchResult search(const SearchOptions& options) {
     result.makespan = timing.makespan();
   }
   Order best = internal::to_order(result.schedule);
-  // If whole backwards take as long as their halves, the search itself has not tried to join any.
+  // Halves are joined here, because the search itself does not try to join any if a whole backward
+  // takes as long as its halves.
   if (finish.joins && !stopped()) {
     const Schedule fewer_splits =
         joined(result.schedule, search_routes(options), simulate_options(options));
@@ -483,7 +530,8 @@ SearchResult search(const SearchOptions& options) {
   timing.run(best);
   result.makespan = timing.makespan();
   if (!stopped()) {
-    // The final order may be shorter than the one that was found first.
+    // The slack is that for the shorter of two makespans, because the final order may be shorter
+    // than the one that was found first.
     const double shortest = std::min(found->makespan, result.makespan);
     result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), ends);
   }
@@ -506,7 +554,8 @@ SimulateOptions simulate_options(const SearchOptions& options) {
     }
     const auto from = static_cast<size_t>(transfer.producer.stage);
     const auto to = static_cast<size_t>(transfer.consumer.stage);
-    // The caller's own routes may have skips that are not in the options. These take no time.
+    // The caller's own routes may have skips that are not in the options. Transfers over such skips
+    // take the time of the boundary if their stages are neighbors, and otherwise no time.
     const bool known = static_cast<int64_t>(transfer.route) < routes.size();
     if (const std::optional<size_t> skip = known ? routes.skip(transfer.route) : std::nullopt) {
       return to > from ? skips[*skip].activation_transfer : skips[*skip].gradient_transfer;

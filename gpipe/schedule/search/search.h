@@ -42,8 +42,8 @@ struct SearchOptions {
   // Costs per stage. A whole backward has a cost of its own: usually less than its halves together.
   std::vector<StageCost> costs = {{1.0, 2.0, 1.0, 1.0}};
   // The times of the transfer of an activation from stage s to s + 1, and of a gradient back, if
-  // these are on two workers. One for each of the stages - 1 boundaries, or one for all. Empty:
-  // they take no time.
+  // the two stages are on two workers. One time for each of the stages - 1 boundaries, or one for
+  // all. Empty: transfers take no time.
   std::vector<double> activation_transfer;
   std::vector<double> gradient_transfer;
   // Skip connections; each has a link of its own beside the activations. The memory of a skip's
@@ -59,11 +59,12 @@ struct SearchOptions {
   // Whether backwards may be split.
   bool split = true;
   Objective objective = Objective::kMakespan;
-  // For kSlack, and for SearchResult::slack: by which part the makespan may be longer.
+  // The part by which the makespan may be longer than the shortest one, for Objective::kSlack and
+  // SearchResult::slack.
   double tolerance = 0.05;
-  // How much is tried, in simulated actions (about 10 ns each). It is not a time, so that the
-  // result is the same each time. All work of a search counts, also the work of the generators of
-  // the placement's shape. It must be at least the actions of one schedule, 3 x stages x
+  // How much the search tries, in simulated actions (about 10 ns each). It is not a time, so that
+  // the result is the same each time. All work of a search counts, also the work of the generators
+  // of the placement's shape. It must be at least the actions of one schedule, 3 x stages x
   // micro_batches; search() refuses less. At most a fifth more is used, not counting what is always
   // tried: generators that follow rules, and the first orders of the others. Default, 0: enough for
   // all generators, and some seconds.
@@ -82,19 +83,21 @@ struct SearchResult {
   double slack = 0.0;  // link_slack() for the tolerance; 0 if the search was stopped or had no
                        // budget left
   std::vector<double> peak_bytes;  // per worker
-  int64_t actions = 0;             // how much was tried
+  int64_t actions = 0;             // the work of the search, as the budget counts it
   bool stopped = false;
 
-  // By which part its makespan may be longer than that of the best possible schedule: 0.02 is at
-  // most 2 %. Never negative, although makespan and bound are sums that may round differently.
+  // The part by which the makespan may be longer than that of the best possible schedule. With 0.02
+  // it is at most 2 % longer. Never negative, although makespan and bound are sums that may round
+  // differently.
   double gap() const {
     return lower_bound > 0.0 ? std::max(makespan / lower_bound - 1.0, 0.0) : 0.0;
   }
 };
 
 // With the default budget the result is never worse than any generator of the placement's shape
-// that keeps the limits (generators.h); with a smaller one, never worse than the generators that
-// follow rules.
+// that keeps the limits (generators.h), and never worse than a search without splits, whose work it
+// does first where a whole backward costs less than its halves. With a smaller one it is never
+// worse than the generators that follow rules.
 //
 // Deterministic, except for `stop`. Throws std::invalid_argument for options that make no sense,
 // and for limits that no schedule keeps; the message says what each worker needs: one micro-batch

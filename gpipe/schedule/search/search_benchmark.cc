@@ -1,10 +1,10 @@
-// How long search() takes with its default budget, on one core: all layers of a worker cost F 1, B
-// 1.8, I 1.1, W 0.7, and transfers 0.1; with and without a limit of memory.
+// Measures how long search() takes with its default budget on one core, with and without a limit of
+// memory. All layers of a worker together cost F 1, B 1.8, I 1.1, W 0.7; a transfer costs 0.1.
 //
 //   bazel run //gpipe/schedule/search:search_benchmark
 //
-// `actions` are simulated ones, as the budget counts them; `gap` is how much longer, in percent,
-// the found makespan is than the lower bound.
+// `actions` are the simulated actions, as the budget counts them. `gap` says how much longer, in
+// percent, the found makespan is than the lower bound.
 
 #include <benchmark/benchmark.h>
 
@@ -36,7 +36,7 @@ void search_for(benchmark::State& state, const Placement& placement, int64_t mic
   }
   state.counters["actions"] =
       benchmark::Counter(static_cast<double>(actions), benchmark::Counter::kAvgIterations);
-  state.counters["gap"] = 100.0 * std::max(gap, 0.0);  // rounding
+  state.counters["gap"] = 100.0 * std::max(gap, 0.0);  // rounding may make it negative
 }
 
 void BM_SearchOneEach(benchmark::State& state) {
@@ -48,8 +48,8 @@ void BM_SearchLoop(benchmark::State& state) {
 void BM_SearchV(benchmark::State& state) {
   search_for(state, Placement::v_shape(state.range(0)), state.range(1), 0.0);
 }
-// The limit is as much as 1F1B holds: as many micro-batches as workers, in each of a worker's two
-// stages.
+// The limit is as much as the first worker of 1F1B holds: as many micro-batches as there are
+// workers, in each of a worker's two stages.
 void BM_SearchVLimited(benchmark::State& state) {
   search_for(state, Placement::v_shape(state.range(0)), state.range(1),
              2.0 * static_cast<double>(state.range(0)));

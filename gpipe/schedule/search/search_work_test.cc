@@ -20,9 +20,9 @@ TEST(SearchWork, IsThatOfTheGenerator) {
     EXPECT_GT(search_work(name, 8, 3), 10'000'000) << name;
     EXPECT_GT(search_work(name, 16, 3), search_work(name, 8, 3)) << name;
   }
-  EXPECT_EQ(search_work("dualpipe-v", 8, 8), 0);  // follows rules: two micro-batches per worker
-  EXPECT_EQ(search_work("dualpipe-v", 8, 7), 2 * search_work("zb-v", 8, 8));  // two searches
-  EXPECT_EQ(search_work("zb-v", 8, 8), search_work("zb-h2", 4, 8));           // as many workers
+  EXPECT_EQ(search_work("dualpipe-v", 8, 8), 0);  // two micro-batches per worker: follows rules
+  EXPECT_EQ(search_work("dualpipe-v", 8, 7), 2 * search_work("zb-v", 8, 8));  // it searches twice
+  EXPECT_EQ(search_work("zb-v", 8, 8), search_work("zb-h2", 4, 8));           // both have 4 workers
 }
 
 TEST(SearchWork, RefusesWhatHasNoSchedule) {

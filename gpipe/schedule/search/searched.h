@@ -1,8 +1,9 @@
 // searched_order, check_costs: the generators that search, with a budget and a `stop` that the
 // caller gives.
 //
-// Internal to gpipe/schedule. Called as a generator, each may use all of searched_work(). search()
-// begins with their orders, and counts their work against its own budget.
+// Internal to gpipe/schedule. If a user calls one of these generators, it may use all of
+// searched_work(). search() begins with the orders of these generators, and counts their work
+// against its own budget.
 #ifndef GPIPE_SCHEDULE_SEARCH_SEARCHED_H_
 #define GPIPE_SCHEDULE_SEARCH_SEARCHED_H_
 
@@ -17,10 +18,10 @@ namespace gpipe::internal {
 
 enum class Searched : uint8_t { kZbH2, kZbV, kVHalf, kVMin, kDualPipeV };
 
-// Throws std::invalid_argument, with its name, for a cost that is negative or not finite.
+// Throws std::invalid_argument that names the cost if a cost is negative or not finite.
 void check_costs(const GeneratorCosts& costs);
 
-// The most simulated actions that the generator takes; 0 where it follows rules.
+// The most simulated actions that the generator takes; 0 if it follows rules for these sizes.
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches);
 
 // The order that this generator makes, with at most `budget` simulated actions.

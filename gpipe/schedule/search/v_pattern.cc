@@ -35,7 +35,8 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     }
     return false;
   };
-  // Waiting is best at the turn from forwards to gradients; elsewhere only if that does not help.
+  // The waiting is at the turn from forwards to gradients, which is best. Only if no waiting there
+  // helps, a micro-batch also waits at the other turns.
   std::optional<std::array<int64_t, 3>> least;
   for (int64_t b = 0; b < kPeriod && !least; ++b) {
     if (!collides({0, b, 0})) least = {0, b, 0};
@@ -54,7 +55,8 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     const Units begins = units(r, *least);
     const Token tokens[] = {token(kF, stages[0]), token(kF, stages[1]), token(kI, stages[1]),
                             token(kI, stages[0])};
-    // Which action each unit of the period is for: no two actions share a unit.
+    // Per unit of the period, the index of the action in `tokens` that the worker runs then, or -1.
+    // No two actions share a unit.
     std::array<int, kPeriod> turn;
     turn.fill(-1);
     for (size_t k = 0; k < 4; ++k) {
@@ -81,8 +83,9 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
 }
 
 int64_t least_held(int64_t workers) {
-  // A micro-batch is done about 4p units after it came, and its weight gradients soon after. One
-  // period later a worker has reached the most that it ever holds.
+  // `workers` and kPeriod more micro-batches are enough. A micro-batch is done about 4p units after
+  // it came, and its weight gradients soon after; one period later a worker has reached the most
+  // that it ever holds.
   const std::optional<Order> pattern = v_pattern(workers, workers + kPeriod, 1, 1);
   int64_t most = 0;
   for (const WorkerOrder& tokens : *pattern) {

@@ -16,8 +16,8 @@ namespace gpipe::internal {
 // units apart (as are the gradients of the second stages), the forwards of the second stages `down`
 // units (as are the gradients of the first). At the turns a micro-batch waits as little as is
 // needed for a worker never to have two actions in one unit. Weight gradients are in the units that
-// are left free, the oldest first. Returns nullopt if no waiting helps. Small steps hold little,
-// and wait long; large steps the other way round.
+// are left free, the oldest first. Returns nullopt if no waiting helps. With small steps workers
+// hold little and wait long; with large steps they hold much and wait little.
 //
 // V-Min has the steps 1 and 1, V-Half 2 and 1.
 std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t up, int64_t down);

@@ -200,8 +200,8 @@ Timing::Timing(const Workload& workload)
   const size_t nowhere = nothing + m;     // a cell that is never read
   end_.assign(nowhere + 1, 0.0);
   index_.assign(nowhere + 1, 0);
-  // The counts in done_: each stage's forwards, each stage's first parts, one that is always
-  // enough, and one that stays 0.
+  // The counts in done_: each stage's forwards, each stage's first parts, a count that is always
+  // enough, and a count that stays 0.
   const auto enough = static_cast<int32_t>(2 * stages);
   done_.assign(2 * stages + 2, 0);
   rules_.resize(stages * kActionKinds);
@@ -247,7 +247,7 @@ Timing::Timing(const Workload& workload)
   runnable_.reserve(workers);
 }
 
-// When the activation (`forward`) or the gradient of the skip arrives.
+// The time when the skip's activation (if `forward`) or its gradient arrives.
 double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const {
   const size_t cell =
       static_cast<size_t>(skip.stage) * static_cast<size_t>(workload_.micro_batches) + i;
@@ -256,8 +256,8 @@ double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool 
                  : end_[gradients_ + cell] + skip.gradient_takes + slower;
 }
 
-// `now`, or the time when the last skip of the micro-batch arrives, if that is later. The actions
-// that send the skips have run: the chain waits for them.
+// The later of `now` and the time when the last skip of the micro-batch arrives. The actions that
+// send the skips have run, because the chain of activations waits for them.
 double Timing::after_skips(size_t stage, size_t i, bool forward, double now) const {
   const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
   const auto& links = (forward ? links_into_ : links_from_)[stage];
@@ -302,8 +302,8 @@ void Timing::keep() {
 
 bool Timing::rerun(const Order& order, size_t worker, size_t index) {
   slow_down(-1, 0.0);
-  // Actions that began before the first changed action do not need that action or later ones of the
-  // worker.
+  // Only actions that began at or after the start of the first changed action are run again,
+  // because earlier ones do not need that action or later ones of its worker.
   const std::vector<Started>& changed = kept_[worker];
   const double until = index < changed.size() ? changed[index].start : kept_now_[worker];
   restore(order, same_until_, until);
@@ -316,7 +316,7 @@ bool Timing::rerun(const Order& order, size_t worker, size_t index) {
     if (resumed == 0) continue;
     const Rule& last = rules_[order[w][resumed - 1]];
     now_[w] = started_[w][resumed - 1].start + last.cost;
-    // The last action of each kind says how many there were.
+    // Restores done_: the last forward and the last first part of each stage say how many have run.
     size_t missing = 2 * workload_.stages_of[w].size();
     for (size_t k = resumed; k-- > 0 && missing > 0;) {
       const Rule& rule = rules_[order[w][k]];
@@ -397,7 +397,8 @@ bool Timing::go_on_as(const Order& order) {
       end[rule.row + static_cast<size_t>(i)] = now;
       index_of[rule.row + static_cast<size_t>(i)] = index;
       done[rule.count] = i + rule.step;
-      // A waiting worker waits for the next increase of a count.
+      // If another worker waits for this count, it can run now, because a worker always waits for
+      // the next increase of a count.
       if (waits_for[rule.waits] == rule.count) {
         waits_for[rule.waits] = -1;
         runnable_.push_back(rule.waits);
@@ -454,7 +455,8 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     const auto i = static_cast<size_t>(started_[worker][index].micro_batch);
     size_t other = forward ? stage - 1 : stage + 1;
     if (!links_into_.empty()) {
-      // The skip that arrives last, if the action begins at that time.
+      // If the action begins when a skip arrives, the path goes on with the action that sends that
+      // skip.
       const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
       const auto& links = (forward ? links_into_ : links_from_)[stage];
       for (size_t k = 0; k < skips.size(); ++k) {
@@ -471,16 +473,16 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
 double lower_bound(const Workload& workload) {
   const auto stages = static_cast<size_t>(workload.stages);
   const double m = workload.micro_batches;
-  // The time of a backward, whole or split, whichever is shorter: until the gradient is sent, and
-  // in all.
+  // The time of a backward, whole or split, whichever is shorter. first_part(): until the gradient
+  // is sent. both_parts(): in all.
   const auto first_part = [&](size_t s) {
     return std::min(workload.cost[s][kI], workload.cost[s][kB]);
   };
   const auto both_parts = [&](size_t s) {
     return std::min(workload.cost[s][kI] + workload.cost[s][kW], workload.cost[s][kB]);
   };
-  // When the first forward of a stage can begin, and what is left after the end of a stage's first
-  // part.
+  // `head`: when the first forward of a stage can begin. `tail`: the time that is needed after the
+  // end of a stage's first part.
   std::vector<double> head(stages, 0.0);
   for (size_t s = 1; s < stages; ++s) {
     head[s] = head[s - 1] + workload.cost[s - 1][kF] + workload.activation_takes[s];
@@ -501,8 +503,8 @@ double lower_bound(const Workload& workload) {
                          skip.gradient_takes + std::max(both_parts(to), first_part(to) + tail[to]));
     }
   }
-  // From the start of a stage's forward to the end of the last forward, and from there to the start
-  // of the stage's backward.
+  // `up`: the time from the start of a stage's forward to the end of the last stage's forward.
+  // `down`: from there to the start of the stage's backward.
   std::vector<double> up(stages, workload.cost[stages - 1][kF]);
   std::vector<double> down(stages, 0.0);
   for (size_t s = stages - 1; s-- > 0;) {
@@ -517,13 +519,13 @@ double lower_bound(const Workload& workload) {
     }
     up[s] += workload.cost[s][kF];
   }
-  // The way of one micro-batch, up and down.
+  // The first bound: the time of one micro-batch through all stages and back.
   double bound = head[stages - 1] + workload.cost[stages - 1][kF] +
                  std::max(both_parts(stages - 1), first_part(stages - 1) + tail[stages - 1]);
   for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
     double first = std::numeric_limits<double>::infinity();
     double work = 0.0;
-    double held = 0.0;  // memory times time
+    double held = 0.0;  // the sum of memory times the time for which it is held
     for (const int32_t stage : workload.stages_of[worker]) {
       const auto s = static_cast<size_t>(stage);
       first = std::min(first, head[s]);
@@ -531,7 +533,8 @@ double lower_bound(const Workload& workload) {
       held += m * (up[s] + down[s]) * workload.held[s];
     }
     bound = std::max(bound, first + work);
-    // Memory held for some time takes its part of the limit (Little's law).
+    // The third bound is Little's law: the sum of memory times the time for which it is held is at
+    // most the limit times the time of the step.
     const double limit = workload.limit[worker];
     if (std::isfinite(limit) && limit > 0.0) bound = std::max(bound, first + held / limit);
   }

@@ -37,12 +37,14 @@ struct Workload {
   // stages for each micro-batch, so a skip makes nothing run in another order; it may only arrive
   // later.
   struct Skip {
-    int32_t stage = 0;              // the other end
-    double activation_takes = 0.0;  // up, to the later of the two
-    double gradient_takes = 0.0;    // and back
+    int32_t stage = 0;              // the stage at the other end
+    double activation_takes = 0.0;  // the transfer to the later of the two stages
+    double gradient_takes = 0.0;    // the transfer of the gradient back
   };
-  std::vector<std::vector<Skip>> skips_into;  // per stage, from earlier ones; empty: there are none
-  std::vector<std::vector<Skip>> skips_from;  // per stage, to later ones; the same ones
+  // Per stage, the skips from earlier stages. The list is empty if the workload has no skips.
+  std::vector<std::vector<Skip>> skips_into;
+  // Per stage, the same skips, each at the stage that it comes from.
+  std::vector<std::vector<Skip>> skips_from;
   std::vector<double> held;     // per stage: memory of a micro-batch after its forward
   std::vector<double> waiting;  // per stage: after its input gradient, until its weight gradient
   std::vector<double> limit;    // per worker; infinite if there is none
@@ -71,14 +73,16 @@ using Order = std::vector<WorkerOrder>;  // per worker
 Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches);
 // The order of a schedule that is ascending (ScheduleFacts).
 Order to_order(const Schedule& schedule);
-// The order without the micro-batches from `micro_batches` on; nothing that it waits for is lost.
+// The order without the micro-batches from `micro_batches` on. It runs if the given order does,
+// because no action waits for a later micro-batch.
 Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
 
-// One micro-batch at a time, whole backwards: the order that holds least. It runs on any placement.
+// The order that holds least: one micro-batch at a time, with whole backwards. It runs on any
+// placement.
 Order one_at_a_time(const Workload& workload);
 
-// The work of looking at that many tokens of lists without a run, in units of the time of an action
-// in Timing::run().
+// The work of looking at so many tokens of lists without running them, in units of the time of an
+// action in Timing::run().
 constexpr int64_t look_work(size_t tokens) { return static_cast<int64_t>(tokens / 4 + 1); }
 
 // How much memory the worker needs at most.
@@ -89,7 +93,7 @@ double peak_memory(const Workload& workload, const WorkerOrder& order);
 // Thread-safety: none.
 class Timing {
  public:
-  // Keeps a reference to the workload.
+  // The object keeps a reference to the workload.
   explicit Timing(const Workload& workload);
 
   // Puts times on an order in which every stage has as many forwards, first parts and second parts
@@ -108,8 +112,8 @@ class Timing {
   double makespan() const { return makespan_; }
   // The mean over the workers of the time at which they end.
   double mean_end() const;
-  // The actions that decide the makespan: each begins when the one before it in the list ends (or
-  // what it sends arrives), as (worker, place).
+  // The actions that decide the makespan, as (worker, place in its list), the last action first.
+  // Each begins when the next one in `path` ends, or when what that one sends arrives.
   struct Place {
     int32_t worker;
     int32_t index;
@@ -121,7 +125,8 @@ class Timing {
   const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
   // How many actions all runs had: the measure of work of a search.
   int64_t actions() const { return actions_; }
-  // Adds to actions() what a search does outside of run() and rerun(). 1: the work of one action.
+  // Adds the work that a search does outside of run() and rerun() to actions(). The unit is the
+  // work of one action.
   void count(int64_t work) { actions_ += work; }
 
  private:
@@ -131,8 +136,8 @@ class Timing {
   // Per stage: the links of the workload's skips_into and skips_from.
   std::vector<std::vector<int32_t>> links_into_;
   std::vector<std::vector<int32_t>> links_from_;
-  // All that a run must know of a token, so that it treats every kind alike. Actions that wait for
-  // nothing, or that no action waits for, point to dummy cells.
+  // All that a run must know of a token, so that a run treats every kind of action alike. Actions
+  // that wait for nothing, or that no action waits for, point to dummy cells.
   struct Rule {
     double cost = 0.0;
     double takes = 0.0;  // the transfer of the value that it waits for
@@ -141,12 +146,12 @@ class Timing {
     size_t need_row = 0;
     int32_t count = 0;  // where done_ counts its cells
     int32_t need_count = 0;
-    int32_t step = 0;   // how much it adds to that count
-    int32_t waits = 0;  // the worker that may wait for it
+    int32_t step = 0;   // how much the action adds to that count
+    int32_t waits = 0;  // the worker that may wait for the action
   };
   std::vector<Rule> rules_;  // by token
-  // Per cell, first the forwards by stage and micro-batch, then the first parts of backwards: the
-  // end, and the place in the worker's list.
+  // Per action, its end and its place in the worker's list. The forwards come first, by stage and
+  // micro-batch, then the first parts of backwards.
   std::vector<double> end_;
   std::vector<int32_t> index_;
   size_t gradients_ = 0;  // the first cell of the first parts
@@ -159,7 +164,7 @@ class Timing {
   std::vector<int32_t> next_index_;
   std::vector<int32_t> done_;
   std::vector<int32_t> runnable_;
-  std::vector<int32_t> waits_for_;  // per worker: the count, or -1
+  std::vector<int32_t> waits_for_;  // per worker: the count that it waits for, or -1
   double makespan_ = 0.0;
   int64_t actions_ = 0;
   // The slower link of the last run.
@@ -181,9 +186,10 @@ class Timing {
   double after_skips(size_t stage, size_t i, bool forward, double now) const;
 };
 
-// A lower bound of the makespan of any order. It is the largest of three bounds: the work of each
-// worker with the way to it and from it, the way of one micro-batch, and the memory that all
-// micro-batches need times how long they need it.
+// A lower bound of the makespan of any order. It is the largest of three bounds: the work of a
+// worker and the time until its first action, the time of one micro-batch through all stages and
+// back, and the time that follows from the limit on memory and from how long micro-batches need
+// memory.
 double lower_bound(const Workload& workload);
 
 }  // namespace gpipe::internal

@@ -46,7 +46,7 @@ TEST(Orders, PeakMemoryCountsWhatWaits) {
   EXPECT_EQ(peak("F0.0 F0.1 B0.0 B0.1"), 6.0);
 }
 
-// The quick timing and simulate() agree; the critical path leads from time 0 to the makespan.
+// Timing and simulate() give the same times. The critical path leads from time 0 to the makespan.
 TEST(Timings, AgreeWithSimulate) {
   const StageCost cost{1.0, 1.7, 1.1, 0.7};
   for (const Schedule& schedule :
@@ -67,7 +67,8 @@ TEST(Timings, AgreeWithSimulate) {
     for (const Timing::Place& place : path) {
       const TimedAction& timed =
           run.workers[static_cast<size_t>(place.worker)][static_cast<size_t>(place.index)];
-      EXPECT_LE(time - timed.end, 0.3 + 1e-9) << "no more than a transfer between two";
+      EXPECT_LE(time - timed.end, 0.3 + 1e-9)
+          << "no gap on the critical path is longer than one transfer (0.3)";
       EXPECT_GE(time - timed.end, -1e-9);
       time = timed.start;
     }
@@ -93,8 +94,8 @@ TEST(Timings, AnOrderThatWaitsForEverDoesNotRun) {
       "stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1"))));
 }
 
-// Changes one worker's list, kept or not, as annealing does: rerun() must give bitwise the same as
-// a whole run, also where the workers deadlock.
+// rerun() must give bitwise the same as a whole run, also if the workers deadlock. As annealing
+// does, the test changes one worker's list again and again, and keeps some changes.
 TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
   std::mt19937 random(7);
   const auto below = [&](size_t count) { return static_cast<size_t>(random()) % count; };
@@ -120,7 +121,7 @@ TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
         const size_t to = below(tokens.size());
         std::swap(tokens[from], tokens[to]);
         if (change % 7 == 0) {
-          // A whole backward becomes halves.
+          // The change also splits a whole backward.
           const size_t at = below(tokens.size());
           if (kind_of(tokens[at]) == ActionKind::kBackward) {
             const int32_t stage = stage_of(tokens[at]);
@@ -155,7 +156,7 @@ TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
           ASSERT_EQ(path[k].worker, whole_path[k].worker);
           ASSERT_EQ(path[k].index, whole_path[k].index);
         }
-        // Other runs may use the timing in between.
+        // rerun() must be right also if `timing` has run another order since keep().
         if (change % 5 == 0 && !timing.links().empty()) timing.run(order, 0, 2.0);
         if (change % 3 == 0) {
           tokens = before;
@@ -193,7 +194,8 @@ TEST(LowerBound, IsBelowAllAndReached) {
       }
     }
   }
-  // With one micro-batch in memory at a time, each goes up and down alone.
+  // With memory for one micro-batch, the five micro-batches run one after another: 1 for each
+  // forward and 1 for each whole backward.
   const Workload workload = Workload::uniform(Placement::one_each(1), 5, {}, 0.0, 1.0);
   EXPECT_EQ(lower_bound(workload), 10.0);
 }

@@ -12,7 +12,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-constexpr size_t kSmallest = 512;  // bytes; also the alignment. The same as CUDA's
+constexpr size_t kSmallest = 512;  // the smallest block and the alignment in bytes, as on CUDA
 
 }  // namespace
 
@@ -65,7 +65,8 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
   return block->bytes.get();
 }
 
-// `size`: the bytes that the device gives for `asked`.
+// Counts `size` bytes as used, or throws Short if there are too few. `asked`: the bytes that the
+// caller wanted, from which `size` was rounded up.
 void Allocator::take(Device& device, size_t asked, size_t size) {
   const bool told = device.fail_after == 0;
   if (device.fail_after >= 0) --device.fail_after;
@@ -120,7 +121,7 @@ void Allocator::free(void* address) {
   block->allocated = false;
   if (block->owner) devices_.at(block->owner->device).in_use -= block->size;
   if (!block->users.empty() && block->owner && anything_recorded_on(block->owner->device)) {
-    deferred_.push_back(block);  // an event may not be recorded now
+    deferred_.push_back(block);  // during a recording no event may be recorded
   } else {
     await_users(*block);
   }
@@ -168,7 +169,8 @@ Allocator::Block* Allocator::find(const void* address) {
   return byte < block->bytes.get() + block->size ? block : nullptr;
 }
 
-// Looks for finished events when memory is requested, as LibTorch's allocators do.
+// Takes back blocks whose events are over. It runs when memory is requested, as in LibTorch's
+// allocators.
 void Allocator::collect() {
   std::vector<Block*> deferred;
   deferred.swap(deferred_);
@@ -185,8 +187,8 @@ void Allocator::collect() {
     for (const Event& event : block->pending) {
       if (!runtime_.is_over(event)) return true;
     }
-    // Join only this block's history. If the host counted as having seen that the events are over,
-    // all that it launches next would, by chance, be ordered behind them.
+    // Only this block's history is joined with the events. If the host counted as having seen that
+    // the events are over, all that it launches next would, by chance, be ordered behind them.
     VectorClock seen;
     for (const Event& event : block->pending) Runtime::join(seen, event);
     runtime_.forget_accesses(block->bytes.get(), seen);
@@ -202,7 +204,8 @@ void Allocator::collect() {
 void Allocator::keep(Block& block) {
   const auto users = pool_users_.find(block.pool);
   if (users != pool_users_.end() && users->second == 0) return discard(block);
-  // If a graph's block is freed only after the recording, a replay in progress may still read it.
+  // A block of a graph that is freed after the recording keeps its contents, because a replay in
+  // progress may still read it.
   if (block.pool == 0 || runtime_.is_recording(*block.owner)) poison(block, "free");
   free_[{block.owner, block.pool, block.size}].push_back(&block);
 }

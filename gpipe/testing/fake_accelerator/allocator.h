@@ -81,18 +81,18 @@ class Allocator {
   // replay the recorded tasks find it unused by others. Its bytes are set to 0xFF by recorded
   // tasks, too.
   //
-  // As in LibTorch, a pool has users. Each begin_pool() adds one, for the graph, and use_pool()
-  // adds another one. release_pool() is called once for each user. The pool dies with the last of
-  // them. After that begin_pool() and use_pool() throw std::logic_error.
+  // As in LibTorch, a pool has users. Each begin_pool() adds a user, for the graph, and use_pool()
+  // adds another one. release_pool() is called once for each user. The pool dies when its last user
+  // is released. After that begin_pool() and use_pool() throw std::logic_error.
   int64_t make_pool();
   void use_pool(int64_t pool);
   void begin_pool(StreamId owner, int64_t pool);
   void end_pool(StreamId owner);
-  // If this is the last user, nothing recorded in the pool may be replayed later. Waits for the
-  // devices, as freeing memory does.
+  // If the released user is the last one, nothing recorded in the pool may be replayed later. Waits
+  // for the devices, as freeing memory does.
   void release_pool(int64_t pool);
 
-  // From now on the device has that many bytes. Memory that is allocated stays.
+  // From now on the device has `bytes` bytes. Memory that is already allocated stays allocated.
   void limit(int device, size_t bytes);
   // Makes the allocation on the device that comes after `before` others throw Short, once.
   void fail(int device, int64_t before);
@@ -116,10 +116,10 @@ class Allocator {
   struct Block {
     std::unique_ptr<char, FreeBytes> bytes;
     size_t size = 0;
-    std::optional<StreamId> owner;  // none: pinned
-    int64_t pool = 0;               // 0: none
+    std::optional<StreamId> owner;  // none: pinned memory
+    int64_t pool = 0;               // 0: the block belongs to no pool
     bool allocated = true;
-    std::set<StreamId> users;    // recorded since it was allocated
+    std::set<StreamId> users;    // streams that were recorded since the block was allocated
     std::set<StreamId> lost;     // users that were recorded during a recording
     std::vector<Event> pending;  // events that must be over before the block is reused
   };
@@ -136,20 +136,21 @@ class Allocator {
 
   Runtime& runtime_;
   mutable std::mutex mutex_;
-  std::map<const char*, std::unique_ptr<Block>> blocks_;              // by their beginning
+  // All blocks, by the addresses at which they begin.
+  std::map<const char*, std::unique_ptr<Block>> blocks_;
   using Kind = std::tuple<std::optional<StreamId>, int64_t, size_t>;  // owner, pool, size
   std::map<Kind, std::vector<Block*>> free_;
   std::map<StreamId, int64_t> current_pools_;
-  std::map<int64_t, int64_t> pool_users_;  // 0: it has died
+  std::map<int64_t, int64_t> pool_users_;  // 0: the pool has died
   int64_t last_pool_ = 0;
-  std::vector<Block*> deferred_;  // freed, with users, while something was recorded
+  std::vector<Block*> deferred_;  // blocks with users that were freed during a recording
   std::vector<Block*> pending_;
   Counts counts_;
   struct Device {
     size_t total = kCapacity;
     size_t in_use = 0;
     size_t peak = 0;
-    int64_t fail_after = -1;  // allocations; negative: never
+    int64_t fail_after = -1;  // so many allocations succeed first; negative: none fails
   };
   void take(Device& device, size_t asked, size_t size);
   std::array<Device, kDevices> devices_;

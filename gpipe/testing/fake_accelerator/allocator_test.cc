@@ -23,7 +23,7 @@ constexpr StreamId kA{0, 0}, kB{0, 1}, kOther{1, 0};
 
 class AllocatorTest : public ::testing::Test {
  protected:
-  // A kernel that reads or writes the block's first number.
+  // Launches a kernel that reads or writes the block's first number.
   void use(StreamId stream, void* block, bool write) {
     auto* number = static_cast<float*>(block);
     runtime_.launch(stream,
@@ -33,8 +33,8 @@ class AllocatorTest : public ::testing::Test {
                      [number, write, this] { write ? void(*number = 7) : void(read_ = *number); },
                      {}});
   }
-  // A kernel that says that it uses the block, but does not: if streams raced here, the test
-  // program itself would, too.
+  // Launches a kernel that declares a use of the block, but does not use it. A real use would make
+  // the test program itself race if the streams race.
   void claim(StreamId stream, void* block, bool write) {
     runtime_.launch(stream, {write ? "writer" : "reader",
                              Task::Kind::kKernel,
@@ -67,7 +67,7 @@ TEST_F(AllocatorTest, ABlockIsLargeEnoughAndAligned) {
     void* block = allocator_.allocate(kA, bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 512, 0U);
     runtime_.drain();
-    std::memset(block, 0, bytes);  // the address sanitizer checks this
+    std::memset(block, 0, bytes);  // the address sanitizer checks that the block is large enough
   }
 }
 
@@ -102,7 +102,7 @@ TEST_F(AllocatorTest, FreedMemoryIsNanAtOnceInTheOrderOfItsStream) {
   use(kA, block, /*write=*/true);
   stop(kA);
   use(kA, block, /*write=*/false);
-  allocator_.free(block);  // allowed while its own stream still reads
+  allocator_.free(block);  // a block may be freed while its own stream still reads it
   open();
   runtime_.drain();
   EXPECT_EQ(read_, 7);
@@ -141,7 +141,8 @@ TEST_F(AllocatorTest, ARecordedBlockComesBackWhenItsUsersAreDone) {
   runtime_.wait(kB, runtime_.record(kA));
   stop(kB);
   use(kB, block, /*write=*/false);
-  allocator_.record(static_cast<char*>(block) + 100, kB);  // as for a view
+  // An address within the block, as a view has it.
+  allocator_.record(static_cast<char*>(block) + 100, kB);
   allocator_.free(block);
   EXPECT_NE(allocator_.allocate(kA, 4), block);
   open();
@@ -187,7 +188,8 @@ TEST_F(AllocatorTest, AUserThatWasNotRecordedIsFoundBesideOneThatWas) {
   EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("reader on fake:1/0")));
 }
 
-// The allocator may find by chance that an event is over. That must not order other work.
+// If the allocator finds by chance that an event is over, this must not order other work: the race
+// on `watched` is still reported.
 TEST_F(AllocatorTest, TakingABlockBackHidesNoMissingWait) {
   void* watched = allocator_.allocate(kA, 4);
   runtime_.wait(kB, runtime_.record(kA));
@@ -255,7 +257,7 @@ TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
   allocator_.begin_pool(kB, pool);
   void* const block = allocator_.allocate(kB, 100);
   allocator_.free(block);
-  EXPECT_EQ(allocator_.allocate(kB, 100), block);  // later in the same recording
+  EXPECT_EQ(allocator_.allocate(kB, 100), block);  // the same recording gets the freed block again
   allocator_.free(block);
   allocator_.end_pool(kB);
   const std::vector<Task> tasks = runtime_.end_recording(kB);
@@ -269,7 +271,9 @@ TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
   for (int user = 0; user < 2; ++user) allocator_.release_pool(pool);
 }
 
-// As in LibTorch, a recording by any thread is enough.
+// A use that is recorded while anything is recorded on the device is forgotten if the block is
+// freed before the recording ends: the block is reused although the other stream may still read it,
+// as in LibTorch.
 TEST_F(AllocatorTest, AUseRecordedDuringARecordingIsForgottenIfTheBlockIsFreedBeforeItsEnd) {
   const int64_t pool = allocator_.make_pool();
   constexpr StreamId kSide{0, 2};
@@ -335,7 +339,8 @@ TEST_F(AllocatorTest, AReplayPoisonsWhatItsRecordingTookAndFreed) {
     EXPECT_EQ(read(kA, block), 7);
     EXPECT_TRUE(std::isnan(read(kA, freed)));
   }
-  // It is freed while nothing is recorded, so it stays as it is until a replay.
+  // The block is freed while nothing is recorded, so its contents stay as they are until the next
+  // replay.
   allocator_.free(block);
   EXPECT_EQ(read(kA, block), 7);
   EXPECT_THAT(runtime_.take_races(), IsEmpty());

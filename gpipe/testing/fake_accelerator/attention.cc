@@ -24,11 +24,11 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// The weights of one attention, which forward and backward compute alike.
+// The weights of an attention. Forward and backward compute them in the same way.
 struct Weights {
   at::Tensor all;      // softmax of the scores
-  at::Tensor kept;     // with dropout
-  at::Tensor dropout;  // factors
+  at::Tensor kept;     // `all` after dropout
+  at::Tensor dropout;  // the factors by which dropout multiplies
 };
 
 Weights weights_of(const at::Tensor& query, const at::Tensor& key, double p, double scale,
@@ -47,7 +47,8 @@ double scale_of(const at::Tensor& query, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-// Takes numbers and moves the generator on, as at::cuda's philox_cuda_state() does.
+// Draws a seed from the device's default generator and moves the generator on, as at::cuda's
+// philox_cuda_state() does.
 int64_t take_seed(const at::Tensor& query) {
   at::Generator generator = default_generator(query.device().index());
   const std::lock_guard<std::mutex> lock(generator.mutex());

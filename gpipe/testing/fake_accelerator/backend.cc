@@ -35,7 +35,7 @@ void check_index(int index) {
 // kernel must not depend on its number of threads. LibTorch's at::set_num_threads() would set the
 // default of other threads as well.
 void compute_on_one_thread() {
-  (void)at::get_num_threads();  // sets this thread's number, when it is first asked
+  (void)at::get_num_threads();  // the first call sets this thread's number
   using SetThreads = void (*)(int);
   static const auto set_threads =
       reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -44,7 +44,7 @@ void compute_on_one_thread() {
   TORCH_INTERNAL_ASSERT(at::get_num_threads() == 1);
 }
 
-// Runs on each stream's thread, before anything else.
+// Each stream's thread runs this function before anything else.
 void prepare_thread() {
   compute_on_one_thread();
   // Kernels are CPU kernels, so they run below autograd.
@@ -114,7 +114,8 @@ class PinnedMemory final : public c10::Allocator {
 DeviceMemory device_memory;
 PinnedMemory pinned_memory;
 
-// Calls of events make their device current, and then the former one again, as c10's for CUDA do.
+// Notes what calls of events do on CUDA in c10: they make their device current, and then the former
+// device again.
 void make_current_and_back(c10::Device here) {
   made_current[index_of(here)] = true;
   made_current[current_device] = true;
@@ -149,7 +150,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of({index_of(device), 0});
   }
-  // Streams are given out in turn, as by LibTorch for CUDA.
+  // Streams of the pool are given out in turn, as LibTorch gives out those of CUDA.
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
     static std::atomic<unsigned> next[kDevices];
     const int index = index_of(device);
@@ -234,7 +235,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* address) const override { return allocator().is_pinned(address); }
 };
 
-// Never destroyed, because tensors in static objects may be freed after everything else.
+// `Process` is never destroyed, because tensors in static objects may be freed after everything
+// else.
 struct Process {
   Runtime runtime{&prepare_thread};
   Allocator allocator{runtime};

@@ -28,17 +28,17 @@ Allocator& allocator();
 // LibTorch's view of allocator(): memory of the current device for its current stream.
 c10::Allocator* device_allocator();
 
-// Called when a device has less free memory than was asked for, on the thread that asked, before it
-// throws c10::OutOfMemoryError. Sizes are in bytes. There is at most one observer; a later call
-// replaces it.
+// The observer is called when a device has less free memory than was asked for, on the thread that
+// asked, before c10::OutOfMemoryError is thrown. Sizes are in bytes. There is at most one observer;
+// a later call replaces it.
 using OutOfMemoryObserver =
     std::function<void(c10::Device device, size_t asked, size_t free, size_t total)>;
 void observe_out_of_memory(OutOfMemoryObserver observer);
 
 c10::Device device(int number);
 
-// Whether a thread has made the device its current one, which on CUDA makes a context there. Does
-// not count restoring the device that was current before (uncheckedSetDevice).
+// Whether a thread has made the device its current one, which on CUDA makes a context there.
+// Restoring the device that was current before (uncheckedSetDevice) does not count.
 bool was_made_current(int device);
 
 // The calling thread's current stream.

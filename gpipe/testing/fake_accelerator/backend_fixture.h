@@ -14,8 +14,8 @@
 
 namespace gpipe::testing::fake {
 
-// Base of tests that fail if the fake devices have complaints at their end. It is for programs
-// without :test_support, which would take the complaints before the test has looked at them.
+// Base of tests that fail if the fake devices have complaints at the test's end. It is for programs
+// without :test_support. That library would take the complaints before the test has looked at them.
 class BackendFixture : public ::testing::Test {
  protected:
   BackendFixture() { runtime().set_test_thread(std::this_thread::get_id()); }

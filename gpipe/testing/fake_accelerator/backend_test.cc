@@ -75,7 +75,7 @@ TEST_F(BackendTest, ThePoolHas32StreamsWithoutTheDefaultOne) {
 TEST_F(BackendTest, EventsOrderStreamsAndTellTheHost) {
   const c10::Stream first = stream_of({0, 1}), second = stream_of({2, 1});
   c10::Event event(c10::kPrivateUse1);
-  event.block(second);  // never recorded: nothing
+  event.block(second);  // the event was never recorded, so this does nothing
   Gate gate;
   runtime().launch(id_of(first), gate.task());
   event.record(first);

@@ -35,7 +35,7 @@ void copy_between_devices(const at::Tensor& from, const at::Tensor& to) {
   runtime().wait(target, runtime().record(source));
 }
 
-// Whether one run of bytes can be copied to another, so that no kernel is needed.
+// Whether a copy of one run of bytes is enough, so that no kernel is needed.
 bool same_layout(const at::Tensor& from, const at::Tensor& to) {
   if (from.dtype() != to.dtype() || !from.is_non_overlapping_and_dense()) return false;
   for (int64_t d = 0; d < from.dim(); ++d) {
@@ -44,7 +44,7 @@ bool same_layout(const at::Tensor& from, const at::Tensor& to) {
   return true;
 }
 
-// Copies between host and device, with the same layout.
+// Copies between host and device if both tensors have the same layout.
 void copy_bytes(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool from_host = from.is_cpu();
   const at::Tensor& host = from_host ? from : to;

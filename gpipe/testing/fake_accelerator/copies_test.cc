@@ -54,13 +54,13 @@ TEST_F(CopiesTest, BetweenDevicesWaitsForTheSourcesStreamAndTheTargetsStreamForI
   const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
   const at::Tensor x = at::ones({8}, device(0)) + 1;
   at::Tensor y = x.to(device(1));
-  x.add_(1);  // after it: on the source's stream
-  y.add_(1);  // after it: on the target's
+  x.add_(1);  // no race: on the source's stream, after the copy
+  y.add_(1);  // no race: the target's stream waits for the copy
   EXPECT_THAT(complaints(runtime()), IsEmpty());
 }
 
-// The target's memory may still be in use by its stream: the copy, on the source's stream, comes
-// after that.
+// The copy, on the source's stream, waits for the target's stream, which may still use the target's
+// memory.
 TEST_F(CopiesTest, BetweenDevicesWaitsForTheTargetsStream) {
   const at::Tensor x = at::ones({8}, device(0)), y = at::ones({8}, device(1));
   runtime().drain();
@@ -113,8 +113,8 @@ TEST_F(CopiesTest, TheHostWaitsForABlockingCopyAndForMemoryThatIsNotPinned) {
   const HostWaitScope nobody_waits(runtime(), HostWaits::kForbidden);
   here.copy_(there, /*non_blocking=*/true);
   there.copy_(here, /*non_blocking=*/true);
-  here.copy_(wide.slice(1, 0, 3), /*non_blocking=*/true);  // the device packs
-  wide.slice(1, 0, 3).copy_(here, /*non_blocking=*/true);  // and applies the strides
+  here.copy_(wide.slice(1, 0, 3), /*non_blocking=*/true);  // the device makes the values contiguous
+  wide.slice(1, 0, 3).copy_(here, /*non_blocking=*/true);  // the device applies the strides
   EXPECT_THAT(complaints(runtime()), IsEmpty());
   struct {
     const char* why;
@@ -162,7 +162,8 @@ TEST_F(CopiesTest, PinnedMemoryIsKeptForACopy) {
   EXPECT_EQ(pinned(at::zeros({100})).const_data_ptr(), memory);
 }
 
-// Pinned memory between two devices: the second copy needs the first.
+// A copy from pinned memory must wait for the copy that fills it from another device. Without a
+// wait this is a race.
 TEST_F(CopiesTest, ThroughPinnedMemoryNeedsAWait) {
   const at::Tensor here = pinned(at::zeros({4}));
   at::Tensor there;

@@ -17,7 +17,7 @@ Footprint::Footprint(const void* base, size_t item_bytes, const std::vector<int6
       *this = Footprint();
       return;
     }
-    // An expanded dimension repeats the same bytes.
+    // An expanded dimension (stride 0) adds no bytes.
     if (sizes[d] > 1 && strides[d] > 0) {
       gaps_.push_back({sizes[d], strides[d] * static_cast<int64_t>(item_bytes)});
     }
@@ -27,7 +27,7 @@ Footprint::Footprint(const void* base, size_t item_bytes, const std::vector<int6
   int64_t extent = run_;
   for (const Dimension& gap : gaps_) extent += (gap.size - 1) * gap.stride;
   end_ = begin_ + extent;
-  // Runs that touch or overlap are merged.
+  // Runs of bytes that touch or overlap are merged into one.
   while (!gaps_.empty() && gaps_.front().stride <= run_) {
     run_ += (gaps_.front().size - 1) * gaps_.front().stride;
     gaps_.erase(gaps_.begin());
@@ -52,7 +52,8 @@ bool Footprint::overlaps(const Footprint& other) const {
   if (empty() || other.empty() || end_ <= other.begin_ || other.end_ <= begin_) return false;
   if (gaps_.empty() && other.gaps_.empty()) return true;
   const std::vector<Run> mine = runs(), theirs = other.runs();
-  // All runs of one footprint have the same length: the ends are sorted as the beginnings are.
+  // All runs of one footprint have the same length, so their ends are sorted as their beginnings
+  // are.
   for (size_t i = 0, k = 0; i < mine.size() && k < theirs.size();) {
     if (mine[i].second <= theirs[k].first) {
       ++i;

@@ -36,7 +36,7 @@ class Footprint {
  private:
   struct Dimension {
     int64_t size;
-    int64_t stride;  // bytes
+    int64_t stride;  // in bytes
     bool operator==(const Dimension& other) const {
       return size == other.size && stride == other.stride;
     }
@@ -47,8 +47,8 @@ class Footprint {
 
   const char* begin_ = nullptr;
   const char* end_ = nullptr;
-  int64_t run_ = 0;              // bytes of each run
-  std::vector<Dimension> gaps_;  // smallest stride first; none: one run from begin_ to end_
+  int64_t run_ = 0;              // the bytes of each run
+  std::vector<Dimension> gaps_;  // sorted by stride; empty: one run from begin_ to end_
 };
 
 }  // namespace gpipe::testing::fake

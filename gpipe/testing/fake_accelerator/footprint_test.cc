@@ -33,7 +33,8 @@ TEST(Footprint, AScalarIsOneElement) {
   EXPECT_EQ(scalar.end() - scalar.begin(), 4);
 }
 
-// A [3, 4] matrix, stored by rows.
+// `left` and `right` are the first and the last two columns of a [3, 4] matrix that is stored by
+// rows.
 TEST(Footprint, ColumnsOfAMatrixAreDisjointRowsToo) {
   const Footprint left(memory, 4, {3, 2}, {4, 1}), right(memory + 8, 4, {3, 2}, {4, 1});
   EXPECT_FALSE(left.overlaps(right));

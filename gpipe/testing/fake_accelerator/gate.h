@@ -23,7 +23,7 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // A kernel that is over once the gate is open. May be launched on several streams.
+  // A kernel that is over once the gate is open. The kernel may be launched on several streams.
   Task task() const {
     return {"gate", Task::Kind::kKernel, {}, [opened = opened_] { opened.wait(); }, {}};
   }

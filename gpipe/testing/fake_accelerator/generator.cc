@@ -33,7 +33,7 @@ FakeGenerator* FakeGenerator::clone_impl() const {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  // Never destroyed: LibTorch may ask until the process ends.
+  // The generators are never destroyed, because LibTorch may ask for one until the process ends.
   static const auto& all = *[] {
     auto* generators = new std::vector<at::Generator>;
     for (int i = 0; i < kDevices; ++i) {

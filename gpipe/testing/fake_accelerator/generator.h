@@ -22,16 +22,17 @@ class FakeGenerator final : public c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
   uint64_t seed() override;
-  void set_offset(uint64_t offset) override;  // throws c10::Error, as a CPU generator
-  uint64_t get_offset() const override;       // the same
+  void set_offset(uint64_t offset) override;  // throws c10::Error, as a CPU generator does
+  uint64_t get_offset() const override;       // throws c10::Error, too
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
   // The generator from which kernels draw.
   at::Generator& on_cpu() { return cpu_; }
 
-  // Whether a graph that is being recorded may draw from it, as register_generator_state() of
-  // LibTorch's CUDA graphs says. A device's default generator always may.
+  // Whether a graph that is being recorded may draw from this generator, as
+  // register_generator_state() of LibTorch's CUDA graphs says. Graphs may always draw from a
+  // device's default generator.
   void set_recordable(bool recordable) { recordable_ = recordable; }
   bool is_recordable() const { return recordable_; }
 

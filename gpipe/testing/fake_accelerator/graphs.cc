@@ -52,7 +52,7 @@ class FakeGraph final : public internal::DeviceGraph {
   void abort() noexcept override {
     try {
       end();
-    } catch (const RecordingError&) {  // the error that ends the recording
+    } catch (const RecordingError&) {  // the recording has failed, and is dropped in any case
     }
     tasks_.clear();
   }
@@ -107,7 +107,8 @@ class FakeGraphs final : public internal::GraphDevice {
 };
 
 [[maybe_unused]] const bool registered = [] {
-  internal::register_graph_device(c10::kPrivateUse1, new FakeGraphs);  // until the process ends
+  // Registered until the process ends.
+  internal::register_graph_device(c10::kPrivateUse1, new FakeGraphs);
   return true;
 }();
 

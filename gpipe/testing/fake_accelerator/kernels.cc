@@ -61,7 +61,7 @@ struct Run {
   }
 };
 
-// How an operator draws.
+// How an operator draws random numbers.
 struct Drawing {
   size_t argument;
   at::Generator generator;
@@ -69,10 +69,10 @@ struct Drawing {
   FakeGenerator& fake() const {
     return *static_cast<FakeGenerator*>(generator.unsafeGetGeneratorImpl());
   }
-  // Draws as the kernel will, with the arguments `dry` in place of its own. Returns the state that
-  // the generator had before, for the kernel.
+  // Draws as the kernel will draw later, with the arguments `dry` in place of its own. Returns the
+  // generator as it was before, from which the kernel draws.
   at::Generator advance(const CpuKernel& kernel, Stack& dry) const {
-    at::Generator own = generator;  // its mutex is not const
+    at::Generator own = generator;  // a copy, because mutex() is not const
     std::lock_guard<std::mutex> lock(own.mutex());
     at::Generator before = fake().on_cpu().clone();
     dry[argument] = fake().on_cpu();
@@ -89,16 +89,18 @@ class Call {
   Call(const c10::OperatorHandle& op, Stack args)
       : schema_(op.schema()), name_(op.operator_name().name), args_(std::move(args)) {}
 
-  // The one device of all tensors.
+  // The device that all tensors are on.
   c10::Device device() const;
-  // Whether the results' sizes, or results that are not tensors, depend on values.
+  // Whether the host must know values before it can go on: the sizes of the results, or results
+  // that are not tensors, depend on them.
   bool host_must_wait() const;
   // Both functions replace the arguments with the results.
   Stack run_later(c10::Device device, const CpuKernel& kernel);
   Stack run_now(c10::Device device, const CpuKernel& kernel);
 
  private:
-  // The argument that result `result` is, for operators that write to it; otherwise kNoArgument.
+  // The argument that is returned as result `result` because the operator writes to it; kNoArgument
+  // if the result is new.
   int argument_of(size_t result) const;
   bool is_written(size_t argument) const;
   std::vector<Access> accesses() const;
@@ -110,7 +112,7 @@ class Call {
   const c10::FunctionSchema& schema_;
   const std::string name_;
   Stack args_;
-  Stack dry_;  // arguments of ones and zeros
+  Stack dry_;  // the arguments with ones and zeros in place of values
   std::optional<Drawing> drawing_;
 };
 
@@ -168,7 +170,8 @@ int Call::argument_of(size_t result) const {
 }
 
 bool Call::is_written(size_t argument) const {
-  // In training batch norm writes the running statistics, which its schema does not say.
+  // In training native_batch_norm writes the running statistics (arguments 3 and 4), which its
+  // schema does not say.
   if (name_ == "aten::native_batch_norm" && (argument == 3 || argument == 4)) {
     return args_[5].toBool();
   }
@@ -186,7 +189,8 @@ std::vector<Access> Call::accesses() const {
   return all;
 }
 
-// A tensor on the host is a number, whose current value is used.
+// The tensor that a kernel gets for an argument. A tensor on the host is a number, and its current
+// value is used.
 at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   if (is_fake(tensor)) return alias_on_cpu(tensor);
   if (!tensor.defined()) return tensor;
@@ -197,7 +201,7 @@ at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   return copy;
 }
 
-// Whether the argument is only written, whatever it holds: `out`.
+// Whether the argument is an `out` tensor, which is written and not read.
 bool Call::is_output(size_t argument) const {
   return schema_.arguments()[argument].is_out() && args_[argument].isTensor() &&
          is_fake(args_[argument].toTensor());
@@ -231,7 +235,7 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
       if (!is_fake(tensor)) return tensor_on_cpu(tensor);
       at::Tensor stand_in =
           at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
-      // Values that are valid as indices, and as probabilities that are not all zero.
+      // Ones and zeros are valid as indices, and as probabilities that are not all zero.
       stand_in.fill_(at::isFloatingType(tensor.scalar_type()) ? 1 : 0);
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
         stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -260,7 +264,8 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
   return results;
 }
 
-// Outputs that the caller gives may have another size than the arguments `computed` now holds.
+// Gives the outputs among the arguments the sizes that they have in `computed`, because the caller
+// may have given outputs of other sizes.
 void Call::resize_outputs(const Stack& computed) {
   for (size_t i = 0; i < args_.size(); ++i) {
     if (!writes(schema_.arguments()[i]) || !args_[i].isTensor()) continue;
@@ -270,7 +275,7 @@ void Call::resize_outputs(const Stack& computed) {
   }
 }
 
-// Copies tensors, or lists of them, where `to` has any.
+// Copies a tensor, or a list of tensors, from `from` to the tensors that `to` has.
 void copy_values(const c10::IValue& from, const c10::IValue& to) {
   if (to.isTensor() && to.toTensor().defined()) to.toTensor().copy_(from.toTensor());
   if (!to.isTensorList()) return;
@@ -283,8 +288,8 @@ void copy_values(const c10::IValue& from, const c10::IValue& to) {
 Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   const Stack dry_results = dry_run(device, kernel);
   std::vector<Access> touched = accesses();
-  // CPU aliases to which the values are copied; none for a result that is an argument, and for an
-  // argument that is not an output.
+  // The targets are CPU aliases to which the values are copied. A result that is an argument has no
+  // target, and neither has an argument that is not an output.
   Stack results, result_targets, output_targets;
   for (size_t r = 0; r < dry_results.size(); ++r) {
     const int argument = argument_of(r);
@@ -310,7 +315,7 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   Run run{kernel, on_cpu(), std::move(result_targets), std::move(output_targets)};
   Task task{name_, Task::Kind::kKernel, std::move(touched), run, {}};
   if (drawing_) {
-    // Each replay draws from the generator in its state at that time.
+    // Each replay draws anew, from the state that the generator has then.
     task.renew = [run, drawing = *drawing_, dry = dry_]() -> std::function<void()> {
       Run again = run;
       Stack arguments = dry;

@@ -26,7 +26,7 @@ using CpuKernel = std::function<void(torch::jit::Stack&)>;
 void run_on_stream(const c10::OperatorHandle& op, torch::jit::Stack* stack,
                    const CpuKernel& kernel);
 
-// The kernel of all operators that have none of their own.
+// The kernel of all operators that have no kernel of their own.
 void run_cpu_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace gpipe::testing::fake

@@ -129,7 +129,8 @@ TEST_F(KernelsTest, DifferentiatesLayersAsTheCpu) {
     for (at::Tensor& tensor : all) tensor = tensor.cpu();
     return all;
   };
-  // A stream computes on one thread, whatever the test's own number is.
+  // The CPU computes on one thread, as a stream of a fake device always does, so that sums have the
+  // same order.
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const std::vector<at::Tensor> want = run(c10::kCPU), have = run(device(1));
@@ -205,7 +206,7 @@ TEST_F(KernelsTest, BatchNormWritesItsRunningStatisticsInTrainingOnly) {
     const at::Tensor read = norm->running_mean + 1;
     at::Tensor y;
     on_stream({1, 2}, [&] {
-      // Calls the operator, because the module also counts the batch.
+      // The test calls the operator and not the module, because the module also counts the batches.
       y = std::get<0>(at::native_batch_norm(x, norm->weight, norm->bias, norm->running_mean,
                                             norm->running_var, training, 0.1, 1e-5));
     });
@@ -236,7 +237,7 @@ TEST_F(KernelsTest, AKernelsMemoryIsKeptByNobody) {
   runtime().drain();
   at::Tensor y;
   on_stream({1, 6}, [&] { y = x + 1; });
-  x = at::Tensor();  // while stream 6 reads it, unrecorded
+  x = at::Tensor();  // stream 6 still reads `x`, and no use was recorded
   EXPECT_THAT(complaints(runtime()),
               Contains(AllOf(HasSubstr("free on fake:1/0"), HasSubstr("aten::add on fake:1/6"))));
 }

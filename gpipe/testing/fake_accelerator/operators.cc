@@ -66,19 +66,20 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, /*non_blocking=*/false);
 }
 
-// TensorImpl's own answer does not count PrivateUse1 as a device with dense tensors. Then
-// Module::to() would refuse to give a parameter other memory.
+// Replaces TensorImpl's own answer, which does not count PrivateUse1 as a device with dense
+// tensors. With that answer Module::to() would refuse to give a parameter other memory.
 bool may_take_over(const at::Tensor& self, const at::Tensor& from) {
   const auto known = [](const at::Tensor& tensor) { return tensor.is_cpu() || is_fake(tensor); };
   return known(self) && known(from) && self.layout() == from.layout();
 }
 
 const c10::OperatorHandle& operator_named(const char* name) {
-  // Never destroyed: a stream may use it until the process ends.
+  // The handle is never destroyed, because a stream may use it until the process ends.
   return *new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
 }
 
-// Out-of-tree devices get convolutions through operators of their own, which the CPU does not have.
+// LibTorch runs convolutions of out-of-tree devices through operators that the CPU does not have,
+// so these kernels call the CPU's own operators.
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
   static const c10::OperatorHandle& cpu = operator_named("aten::convolution");
   run_on_stream(op, stack, [](Stack& values) { cpu.callBoxed(values); });
@@ -105,7 +106,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
   library.impl("resize_", resize_);
-  // Views: the same for all devices.
+  // Views are made in the same way for all devices.
   library.impl("as_strided", at::native::as_strided_tensorimpl);
   library.impl("view",
                static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(at::native::view));

@@ -41,10 +41,10 @@ void RaceDetector::access(const Actor& actor, const VectorClock& clock, const Ac
   Block* block = find(access.where.begin());
   if (block == nullptr) return;
   std::vector<Past>& past = block->past;
-  // An earlier access need not be kept if this one covers it and comes after it: a later access
+  // An earlier access need not be kept if this access covers it and comes after it. A later access
   // that comes after this one also comes after the earlier one, and an access that conflicts with
-  // the earlier one conflicts with this one. A read cannot replace a write, which conflicts with
-  // reads.
+  // the earlier one also conflicts with this one. A read cannot replace a write, because a write
+  // conflicts with reads, too.
   past.erase(std::remove_if(past.begin(), past.end(),
                             [&](const Past& p) {
                               const bool before = p.actor.stream == actor.stream ||

@@ -25,14 +25,14 @@ struct Access {
 // A task as the detector sees it.
 struct Actor {
   std::string what;   // "aten::add on fake:1/0, launched by thread 2"; for reports
-  int stream = 0;     // its component of the clock
-  uint64_t time = 0;  // its number on that stream, from 1
+  int stream = 0;     // the stream's component of the clock
+  uint64_t time = 0;  // the task's number on that stream, from 1
 };
 
-// Guarantees: an access is reported if and only if an earlier one of a task that `clock` has not
-// seen touches the same byte of the same block, and one of the two writes. There is one exception:
-// if a later access covers an earlier one and comes after it, only the later one is compared, so a
-// second report beside an equal one is left out.
+// Guarantees: an access is reported if and only if an earlier access touches the same byte of the
+// same block, `clock` has not seen the task of that earlier access, and one of the two accesses
+// writes. There is one exception. If a later access covers an earlier one and comes after it, only
+// the later one is compared, so of two equal reports one is left out.
 //
 // Thread-safety: one call at a time.
 //
@@ -47,7 +47,7 @@ class RaceDetector {
   // Watches this memory. Memory outside of all blocks is not watched. Requirements: it overlaps no
   // other block.
   void add_block(const void* begin, size_t bytes, std::string name);
-  // Has no effect if there is no such block.
+  // Ends the watching of a block. Has no effect if no block begins there.
   void remove_block(const void* begin);
 
   // `actor` accesses memory, after everything that `clock` has seen. Calls come in the order in
@@ -60,8 +60,8 @@ class RaceDetector {
   // again without a wait.
   void forget(const void* block, const VectorClock& clock);
 
-  // The races found since the last call. Equal ones are listed once, with their number; at most 100
-  // texts.
+  // The races found since the last call. Equal races are listed once, with their number. There are
+  // at most 100 texts.
   std::vector<std::string> take_races();
 
  private:
@@ -79,7 +79,7 @@ class RaceDetector {
   Block* find(const char* address);
   void report(const std::string& what, const Access& access, const Past& past, const Block& block);
 
-  std::map<const char*, Block> blocks_;  // by their beginning
+  std::map<const char*, Block> blocks_;  // by the addresses at which they begin
   std::map<std::string, int64_t> races_;
 };
 

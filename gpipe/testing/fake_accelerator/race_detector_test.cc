@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Streams with clocks, as Runtime has them.
+// A detector, and streams with clocks as Runtime has them.
 class RaceDetectorTest : public ::testing::Test {
  protected:
   RaceDetectorTest() { detector_.add_block(memory_, sizeof(memory_), "block of fake:0/0"); }

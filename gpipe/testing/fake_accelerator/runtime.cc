@@ -7,7 +7,8 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// A small number for each thread, in the order in which threads first launch something.
+// The number of the calling thread. Threads are numbered from 0, in the order in which they first
+// launch something.
 int this_thread_number() {
   static std::atomic<int> next{0};
   thread_local const int mine = next++;
@@ -40,7 +41,7 @@ Runtime::Stream& Runtime::at(StreamId id) {
     stream = std::make_unique<Stream>();
     stream->id = id;
     stream->number = streams_made_++;
-    // The seed depends on the number alone, so that a run can be repeated.
+    // The seed depends on the stream's device and number alone, so that a run can be repeated.
     stream->random.seed(static_cast<unsigned>(id.device * kStreams + id.number + 1));
   }
   return *stream;
@@ -61,8 +62,9 @@ void Runtime::enqueue(Stream& stream, Task task, const Event& after) {
   if (task.kind == Task::Kind::kKernel) ++counters_.kernels;
   if (task.kind == Task::Kind::kCopy) ++counters_.copies;
   if (!stream.thread.joinable()) stream.thread = std::thread([this, &stream] { serve(stream); });
-  // Waking a thread costs more than most kernels of a test. Upkeep can wait until a kernel follows,
-  // or until some code asks whether it is done (over, wait_for).
+  // Upkeep does not wake the stream's thread, because waking costs more than most kernels of a
+  // test. Upkeep can wait until a kernel follows, or until some code asks whether it is done (over,
+  // wait_for).
   const bool urgent = task.kind != Task::Kind::kUpkeep;
   stream.queue.push_back({std::move(task), after});
   if (urgent) stream.arrived.notify_one();
@@ -95,7 +97,9 @@ void Runtime::serve(Stream& stream) {
       } catch (const std::exception& thrown) {
         failure = thrown.what();
       }
-      next.task.run = nullptr;  // destroys what it holds before the task is over, without the lock
+      // Destroys the closure and what it holds before the task counts as over. The lock is not held
+      // here.
+      next.task.run = nullptr;
       const auto end = std::chrono::steady_clock::now();
       lock.lock();
       if (tracing_ && !upkeep) {
@@ -248,7 +252,8 @@ void Runtime::count_wait(Wait kind, const std::string& why, int device) {
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (event.time_ == 0) return;
-  // The wait counts even if the event is already over, because the next time it may not be.
+  // The wait counts even if the event is already over, because in the next run the event may not be
+  // over yet.
   count_wait(kind, why, event.stream_.device);
   wait_for(lock, event);
   host_.join(event.clock_);

@@ -1,4 +1,4 @@
-// Runtime: devices, streams and events on CPU threads, like those of an accelerator's driver.
+// Runtime: devices, streams and events on CPU threads, as an accelerator's driver has them.
 //
 // It runs closures. It is told which memory they touch, and passes that on to a RaceDetector. It
 // knows neither LibTorch nor an allocator, which are layers above it.
@@ -59,14 +59,15 @@ struct Task {
   enum class Kind {
     kKernel,
     kCopy,
-    kUpkeep,  // the allocator's: no simulated time, not counted, runs despite errors
+    // Work of the allocator. It takes no simulated time, is not counted, and runs despite errors.
+    kUpkeep,
   };
   std::string name;
   Kind kind = Kind::kKernel;
   std::vector<Access> accesses;
-  std::function<void()> run;            // may be null
-  std::chrono::microseconds longer{0};  // added to what Durations says
-  // For replays: makes a new `run`. Null: a copy of `run` can run once more.
+  std::function<void()> run;            // may be null: nothing is run
+  std::chrono::microseconds longer{0};  // time in addition to Durations
+  // Makes a new `run` for each replay. Null if a replay can run a copy of `run`.
   std::function<std::function<void()>()> renew = nullptr;
 };
 
@@ -86,7 +87,8 @@ class Event {
 struct Durations {
   std::chrono::microseconds kernel{0};
   std::chrono::microseconds copy{0};
-  std::chrono::microseconds random{0};  // up to this much more, the same in each run of a program
+  // At most this much is added at random. It is the same in each run of a program.
+  std::chrono::microseconds random{0};
 };
 
 struct Counters {
@@ -107,26 +109,29 @@ struct Span {
 
 // The reason for which a host thread waits for a stream.
 enum class Wait {
-  kAsked,    // the program synchronizes
-  kImplied,  // a called operation must wait: item(), a blocking copy, a result sized by values
-  kUpkeep,   // a test's own, between tests: never counted
+  kAsked,  // the program synchronizes
+  // An operation that is called must wait: item(), a blocking copy, a result sized by values.
+  kImplied,
+  kUpkeep,  // a test's own wait, between tests; never counted
 };
 
 // Which waits of host threads are unexpected.
 enum class HostWaits {
-  kOfTheTest,  // implied waits of any thread but the test's, if set_test_thread() has named it
-  kAllowed,    // none
-  kForbidden,  // all
+  // Implied waits of all threads but the test's, if set_test_thread() has named that thread.
+  kOfTheTest,
+  kAllowed,    // no waits are unexpected
+  kForbidden,  // all waits are unexpected
 };
 
 // Requirements: a task must not throw anything but std::exception.
 //
 // Guarantees: the tasks of a stream run one after another in the order in which they were enqueued,
-// possibly after the call that enqueued them has returned; those of different streams run at once.
-// Once a task of a device has failed, launching a task on the device throws DeviceError, tasks
-// enqueued before do not run, and waiting throws, too, until reset(). Order is that of streams, of
-// events, and of the host: what is enqueued after a host thread has waited comes after what it
-// waited for, whichever thread enqueues it (how host threads wait for each other cannot be seen).
+// possibly after the call that enqueued them has returned. Tasks of different streams run at the
+// same time. Once a task of a device has failed, launching a task on the device throws DeviceError,
+// tasks enqueued before do not run, and waiting throws, too, until reset(). Tasks are ordered by
+// streams, by events, and by the host: a task that is enqueued after a host thread has waited comes
+// after the work for which that thread waited, whichever thread enqueues the task (how host threads
+// wait for each other cannot be seen).
 //
 // Thread-safety: any thread may call any function. Tasks may, too, but they must not wait.
 //
@@ -160,10 +165,10 @@ class Runtime {
   Event record(StreamId stream);
   // What is enqueued on `stream` from now on runs after the event. No host thread waits.
   void wait(StreamId stream, const Event& event);
-  // Whether the event is over; if so, the host has seen it.
+  // Whether the event is over. If so, what the host enqueues later comes after the event.
   bool query(const Event& event);
-  // Like query(), but without effect on the order. For allocators: an event that they find over by
-  // chance must not hide a missing wait.
+  // Like query(), but without effect on the order. It is for allocators: if an allocator finds by
+  // chance that an event is over, this must not hide a missing wait.
   bool is_over(const Event& event);
   bool is_idle(StreamId stream);
   // Adds to `clock` everything that the event comes after.
@@ -173,7 +178,7 @@ class Runtime {
   void synchronize(const Event& event, Wait kind = Wait::kAsked, const std::string& why = "event");
   void synchronize(StreamId stream, Wait kind = Wait::kAsked, const std::string& why = "stream");
   void synchronize_device(int device, Wait kind = Wait::kAsked, const std::string& why = "device");
-  // Waits for all devices; never throws and is never counted.
+  // Waits for all devices. Never throws, and does not count in Counters::host_waits.
   void drain();
 
   // Throws DeviceError if a task of the device has failed.
@@ -193,7 +198,7 @@ class Runtime {
   void set_test_thread(std::thread::id thread);
   // Returns the former policy.
   HostWaits exchange_host_waits(HostWaits policy);
-  // Tells, for the report of an unexpected wait, what the calling thread is doing.
+  // `place` says what the calling thread is doing, for the report of an unexpected wait.
   void set_place(std::function<std::string()> place);
 
   Counters counters() const;
@@ -204,18 +209,18 @@ class Runtime {
   std::vector<std::string> take_races();
   std::vector<std::string> take_unexpected_waits();
 
-  // Runs what is enqueued and ends the threads. What is enqueued later is dropped, as if it were
-  // done.
+  // Runs the tasks that are enqueued and ends the threads. A task that is enqueued later is
+  // dropped, and counts as done.
   void shut_down();
 
  private:
   struct Enqueued {
     Task task;
-    Event after;  // waits for it, if recorded
+    Event after;  // the task waits for this event, if it was recorded
   };
   struct Stream {
     StreamId id;
-    int number = 0;  // component of clocks
+    int number = 0;  // the stream's component of clocks
     uint64_t enqueued = 0;
     uint64_t done = 0;
     VectorClock clock;
@@ -226,10 +231,11 @@ class Runtime {
     std::minstd_rand random;
     bool recording = false;
     std::vector<Task> recorded;
-    std::string refused;  // the operation that could not be recorded
+    std::string refused;  // names the operation that could not be recorded
   };
 
-  // These functions are called with mutex_ held; those with a lock release it while they wait.
+  // These functions are called with mutex_ held. Functions that take a lock release it while they
+  // wait.
   Stream& at(StreamId id);
   void enqueue(Stream& stream, Task task, const Event& after = {});
   void check_not_recording(Stream& stream, const char* what);

@@ -233,7 +233,7 @@ TEST_F(RuntimeTest, AnErrorIsToldByLaterCallsUntilTheDeviceIsReset) {
   runtime_.launch(kA, gate.task());
   runtime_.launch(kA, kernel("broken", [] { throw std::runtime_error("bad index"); }));
   runtime_.launch(kA, kernel("after it", [&] { ran = true; }));
-  runtime_.throw_error(0);  // not yet
+  runtime_.throw_error(0);  // does not throw, because the kernel has not run yet
   gate.open();
   try {
     runtime_.synchronize(kA);
@@ -316,7 +316,8 @@ TEST_F(RuntimeTest, KernelsAndCopiesTakeTheTimeAskedForAndUpkeepNone) {
 TEST_F(RuntimeTest, StreamsTakeTheirTimeAtOnce) {
   runtime_.set_durations({milliseconds(60), {}, {}});
   const auto begin = steady_clock::now();
-  // Each task waits for all the others: if they ran one after another, they would hang.
+  // Each task waits for all other tasks, so the test would hang if the streams ran one after
+  // another.
   std::atomic<int> arrived{0};
   const auto meet = [&] {
     ++arrived;
@@ -450,7 +451,8 @@ TEST_F(RuntimeTest, WhatIsRecordedRunsInEachReplayOnly) {
   EXPECT_EQ(runs, 13);
 }
 
-// Each replay begins with the values that the task's closure had in the recording.
+// Each replay runs a copy of the task's closure as it was recorded ("copied": 5 both times), or the
+// closure that `renew` makes ("renewed": 1, then 2).
 TEST_F(RuntimeTest, AReplayRunsACopyOrARenewedTask) {
   std::vector<int> seen;
   int next = 0;
@@ -488,7 +490,7 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   };
   for (const std::function<void()>& what : refused) {
     runtime_.begin_recording(kB);
-    runtime_.wait(kB, Event());  // an event that was never recorded
+    runtime_.wait(kB, Event());  // allowed: the event was never recorded
     EXPECT_THROW(what(), RecordingError);
     EXPECT_THROW(runtime_.end_recording(kB), RecordingError);
     EXPECT_FALSE(runtime_.is_recording(kB));
@@ -498,8 +500,8 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   EXPECT_THROW(runtime_.end_recording(kB), RecordingError) << "nothing is recorded";
 }
 
-// Many threads use streams that wait for each other. The test is for the thread sanitizer, and
-// finds deadlocks.
+// Many threads use streams that wait for each other. All tasks must run without a deadlock, and the
+// thread sanitizer must find no race.
 TEST(Runtime, ManyThreadsMayUseIt) {
   Runtime runtime;
   runtime.set_durations({{}, {}, microseconds(50)});

@@ -16,10 +16,12 @@ Access access_of(const at::Tensor& tensor, bool write) {
 }
 
 at::Tensor alias_on_cpu(const at::Tensor& tensor) {
-  // Kernels that only read also take a tensor over a const pointer.
+  // The constness is cast away, because at::from_blob() takes no const pointer, also for kernels
+  // that only read.
   at::Tensor alias = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
                                    tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
-  // Type promotion treats numbers differently from tensors.
+  // The alias of a number must count as a number, because type promotion treats numbers differently
+  // from tensors.
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
   }

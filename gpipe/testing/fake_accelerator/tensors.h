@@ -11,7 +11,7 @@
 
 namespace gpipe::testing::fake {
 
-// False for an undefined tensor.
+// Whether the tensor is on a fake device; false for an undefined tensor.
 bool is_fake(const at::Tensor& tensor);
 
 Access access_of(const at::Tensor& tensor, bool write);

@@ -18,7 +18,8 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Longer than a test's own work on the host between two calls.
+// Keeps the stream busy for 50 ms, which is longer than a test's own work on the host between two
+// calls.
 void slow_work(c10::Device device) {
   runtime().launch(current_stream(device), {"slow work",
                                             Task::Kind::kKernel,

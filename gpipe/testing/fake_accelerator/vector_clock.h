@@ -27,7 +27,7 @@ class VectorClock {
   void join(const VectorClock& other);
 
  private:
-  std::vector<uint64_t> times_;  // [stream]; what is missing at the end is 0
+  std::vector<uint64_t> times_;  // by stream; entries that are missing at the end are 0
 };
 
 }  // namespace gpipe::testing::fake

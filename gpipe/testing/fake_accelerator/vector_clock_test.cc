@@ -39,7 +39,7 @@ TEST(VectorClock, JoinsTheLaterOfEachStream) {
   EXPECT_EQ(both.of(0), 4U);
   EXPECT_EQ(both.of(1), 7U);
   EXPECT_EQ(both.of(9), 2U);
-  b.join(a);  // the shorter one into the longer
+  b.join(a);  // a shorter clock is joined into a longer one
   EXPECT_EQ(b.of(0), 4U);
   EXPECT_EQ(b.of(1), 7U);
   EXPECT_EQ(b.of(9), 2U);

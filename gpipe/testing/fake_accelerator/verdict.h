@@ -12,12 +12,12 @@
 
 namespace gpipe::testing::fake {
 
-// Waits for all devices, and returns what has gone wrong on them since the last call, one line
-// each. They work again afterwards.
+// Waits for all devices, and returns what has gone wrong on them since the last call, a line for
+// each error. Afterwards the devices work again.
 std::vector<std::string> complaints(Runtime& runtime);
 
-// Adds a failure for each complaint to the test in which it arose; one that arose between two tests
-// (in SetUpTestSuite, say) fails the next test. The thread that runs a test is the one that may
+// Adds a failure for each complaint to the test in which it arose. A complaint that arose between
+// two tests (in SetUpTestSuite, say) fails the next test. Only the thread that runs a test may
 // wait.
 //
 // Requirements: `runtime` outlives it.

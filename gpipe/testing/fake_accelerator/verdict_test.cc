@@ -53,16 +53,17 @@ TEST_F(VerdictTest, ComplainsOfAllThatIsWrongOnce) {
   write_on(kA);
   write_on(kB);
   wait_elsewhere();
-  fail_on(kB);  // may not have run yet
+  fail_on(kB);  // the kernel may not have run yet when complaints() is called
   EXPECT_THAT(complaints(runtime_),
               ElementsAre(AllOf(HasSubstr("race: writer on fake:1/0"), HasSubstr("fake:0/0")),
                           HasSubstr("unexpected wait: a thread that is not the test's"),
                           AllOf(HasSubstr("error of device 1"), HasSubstr("bad index"))));
   EXPECT_THAT(complaints(runtime_), IsEmpty());
-  write_on(kB);  // the device works again
+  write_on(kB);  // does not throw: the device works again
 }
 
-// Calls the listener as a test program does, with the current test as the one that ends.
+// All complaints that arise during a test fail it, and those of an earlier test do not. The test
+// calls the listener as a test program does, with the current test as the one that ends.
 TEST_F(VerdictTest, FailsTheTestInWhichItHappened) {
   Verdict verdict(runtime_);
   const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
@@ -75,7 +76,7 @@ TEST_F(VerdictTest, FailsTheTestInWhichItHappened) {
     verdict.OnTestEnd(test);
     EXPECT_EQ(results.size(), 0);
     verdict.OnTestStart(test);
-    write_on(kB);  // the host waited for the first write at that test's end
+    write_on(kB);  // no race: the host waited for the first write at its test's end
     write_on(kA);
     wait_elsewhere();
     fail_on(kA);

@@ -25,7 +25,7 @@ class NothingToDo final : public Processes::Call {
   void failed_on_all() noexcept override {}
 };
 
-// The plans of all ranks: each rank has its own, as in separate processes.
+// The plans of all ranks. Each rank has a plan of its own, as in separate processes.
 struct Plans final : Processes::Messages {
   explicit Plans(const Program& program) {
     std::vector<int64_t> ranks(program.workers.size());
@@ -94,7 +94,8 @@ LoopbackProcesses::LoopbackProcesses(const LinkKind* kind) : kind_(kind) {}
 LoopbackProcesses::~LoopbackProcesses() = default;
 
 bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
-  // Each link needs a stream at either end, and here all streams are of one device.
+  // The most links. Each link needs a stream at either end, and here all streams belong to one
+  // device.
   constexpr size_t kMostLinks = 12;
   size_t ends = 0;
   for (const auto& of_one : links_) ends += of_one->size();

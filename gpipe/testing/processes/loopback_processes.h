@@ -16,12 +16,12 @@
 
 namespace gpipe::distributed {
 
-// It is the only process of its World. Within a run each of its workers is a rank of its own:
-// packets between them become bytes, and move over a MemoryNetwork when their receiver has asked
-// for them.
+// LoopbackProcesses is the only process of its World. Within a run each worker is a rank of its
+// own: packets between workers become bytes, and move over a MemoryNetwork when their receiver has
+// asked for them.
 //
 // If `kind` is given, tensors between stages on a device go by links of that kind, as long as there
-// are enough streams for them. All pipelines are on one device.
+// are enough streams for the links. All pipelines are on one device.
 //
 // Example:
 //   const World world(std::make_shared<LoopbackProcesses>(), /*rank=*/0, /*size=*/1);

@@ -15,8 +15,8 @@
 
 namespace gpipe::distributed {
 
-// It is like a group over Gloo: a message moves only when its receiver has asked for it, and
-// messages between two ranks with the same tag move in order. A message that is larger than the
+// Its groups behave like groups over Gloo: a message moves only when its receiver has asked for it,
+// and messages between two ranks with the same tag move in order. A message that is larger than the
 // tensor that receives it is an error (with Gloo it ends the process).
 //
 // Requirements: it outlives its groups and their transfers.
@@ -33,7 +33,8 @@ class MemoryNetwork {
   struct End;
   class MemoryTransfer;
   class MemoryGroup;
-  using Key = std::tuple<int64_t, int64_t, int32_t>;  // from, to, tag
+  // The ranks that send and receive, and the tag.
+  using Key = std::tuple<int64_t, int64_t, int32_t>;
   struct Line {
     std::deque<std::shared_ptr<End>> sends;
     std::deque<std::shared_ptr<End>> receives;

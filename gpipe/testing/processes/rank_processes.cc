@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kPatience{30};
       if (c == '\n') c = '|';
     }
     text += '\n';
-    // One write suffices: a pipe takes a few thousand bytes at once.
+    // One call of write() suffices, because a pipe takes a few thousand bytes at once.
     if (write(lines, text.data(), text.size()) < 0) std::abort();
   };
   try {
@@ -91,7 +91,8 @@ std::string RankProcesses::next(int64_t rank) {
 
 void RankProcesses::send(int64_t rank, int signal) const {
   const pid_t pid = processes_.at(static_cast<std::size_t>(rank)).pid;
-  // The rank may have ended; its pid is then -1, which would signal all processes of the machine.
+  // If the rank has ended, its pid is -1, and kill(-1) would send the signal to all processes of
+  // the machine.
   if (pid > 0) kill(pid, signal);
 }
 

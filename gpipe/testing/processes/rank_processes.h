@@ -45,7 +45,7 @@ class RankProcesses {
   struct Process {
     pid_t pid = -1;
     int lines = -1;
-    std::string text;  // has been read, and not yet returned by next()
+    std::string text;  // text that was read and not yet returned by next()
   };
   std::vector<Process> processes_;
 };

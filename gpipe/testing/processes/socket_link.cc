@@ -28,7 +28,7 @@ namespace fake = testing::fake;
 
 std::atomic<int64_t> times_sent{0};
 
-// What the receiver answers to a message.
+// The receiver's answers to a message.
 constexpr char kOtherSize = 0;
 constexpr char kWell = 1;
 
@@ -36,7 +36,8 @@ constexpr char kWell = 1;
   throw std::runtime_error("sockets: " + what + ": " + std::strerror(errno));
 }
 
-// The part of a link that kernels use. Some kernels may still run when the link itself is gone.
+// The part of a link that kernels use. It is an object of its own because some kernels may still
+// run when the link itself is gone.
 class Wire {
  public:
   explicit Wire(int socket) : socket_(socket) {}
@@ -45,10 +46,12 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
 
   int socket() const { return socket_; }
-  // Called in kernels. If it returns false, the link was aborted, and the kernel must stop.
+  // Kernels call read() and write(). If one returns false, the link was aborted, and the kernel
+  // must stop.
   bool write(const void* from, size_t bytes) { return move(from, bytes, /*writes=*/true); }
   bool read(void* to, size_t bytes) { return move(to, bytes, /*writes=*/false); }
-  // Called in a kernel that cannot go on. The kernel still runs until the link is aborted.
+  // A kernel that cannot go on calls this. The call returns only when the link is aborted, so the
+  // kernel runs until then.
   bool break_it() {
     is_broken_ = true;
     while (!is_aborted_) std::this_thread::sleep_for(kPause);
@@ -91,7 +94,8 @@ sockaddr_un address_of(const std::string& id, socklen_t* size) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (id.size() + 1 > sizeof address.sun_path) throw std::runtime_error("sockets: a long id");
-  std::memcpy(address.sun_path + 1, id.data(), id.size());  // a leading 0: the name is not a file
+  // The name begins with a zero byte, so it is not the name of a file.
+  std::memcpy(address.sun_path + 1, id.data(), id.size());
   *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + id.size());
   return address;
 }
@@ -137,8 +141,8 @@ class SocketLink final : public DeviceLink {
     return true;
   }
 
-  // Sends a size and the bytes, and waits for an answer, because a send must not end before it is
-  // received.
+  // Sends a size and the bytes, and waits for an answer, because a send must not end before the
+  // message is received.
   void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
     wire_->check();
     ++times_sent;
@@ -183,7 +187,7 @@ class SocketLink final : public DeviceLink {
     std::vector<fake::Access> accesses;
     std::vector<std::pair<void*, size_t>> pieces;
     for (const at::Tensor& message : messages) {
-      // As on a GPU, a kernel owns no memory.
+      // The kernel gets addresses and not tensors, because a kernel owns no memory, as on a GPU.
       void* const bytes = const_cast<void*>(message.const_data_ptr());
       const auto size = static_cast<size_t>(message.numel());
       accesses.push_back({fake::Footprint(bytes, size), write});
@@ -208,8 +212,8 @@ class SocketLink final : public DeviceLink {
   socklen_t address_size_ = 0;
   std::atomic<bool> is_aborted_{false};
   std::shared_ptr<Wire> wire_;
-  std::mutex mutex_;  // held while a kernel is launched, as by NCCL's links
-  fake::Event last_;  // after the last kernel
+  std::mutex mutex_;  // held while a kernel is launched, as NCCL's links do
+  fake::Event last_;  // recorded after the last kernel
 };
 
 class SocketLinks final : public LinkKind {

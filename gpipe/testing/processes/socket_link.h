@@ -9,13 +9,15 @@
 
 namespace gpipe::distributed {
 
-// As with NCCL, a message is a kernel on each side, which does not end before the other one has
-// begun. So a stream waits, and no thread of the program does. The bytes go through a local socket,
-// and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
+// As with NCCL, a message is a kernel on each side, which does not end before the kernel of the
+// other side has begun. So a stream waits, and no thread of the program does. The bytes go through
+// a local socket, and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is
+// "sockets".
 //
-// Failures are like NCCL's, too. Only an abort at its own end ends a kernel whose other end never
-// comes, not the end of the other process. An abort sets a flag for the kernels first. Then it
-// waits for a thread that launches one, and for what was launched, which may wait for other links.
+// Failures are like NCCL's, too. If the kernel of the other side never comes, only an abort at its
+// own side ends a kernel; the end of the other process does not. An abort first sets a flag for the
+// kernels. Then it waits for a thread that is launching a kernel, and for the launched kernels,
+// which may wait for other links.
 //
 // If sizes of messages differ at the two ends, the link breaks.
 const LinkKind& socket_links();

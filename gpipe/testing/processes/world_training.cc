@@ -8,19 +8,23 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/device.h"
-#include "gpipe/testing/fake_accelerator/backend.h"
-#include "gpipe/testing/processes/socket_link.h"
+#include "gpipe/testing/function_layer.h"
 
 namespace gpipe::distributed {
 namespace {
 
+namespace nn = torch::nn;
+using ::testing::AllOf;
 using testing::device;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -58,6 +62,17 @@ std::string trained(GPipe pipe, const World& world, const SampleModel& sample,
   return text + pipe->parameter_hash();
 }
 
+// NCCL refuses two ranks of one host on one GPU. So NCCL is told that each rank is a host of its
+// own, and the ranks reach each other by the loopback interface.
+void share_gpus(int64_t rank) {
+  setenv("NCCL_HOSTID", ("gpipe-" + std::to_string(rank)).c_str(), /*overwrite=*/1);
+  setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/1);
+  for (const char* const other_ways : {"NCCL_MNNVL_ENABLE", "NCCL_RAS_ENABLE"}) {
+    setenv(other_ways, "0", /*overwrite=*/1);
+  }
+  setenv("NCCL_IB_DISABLE", "1", /*overwrite=*/1);
+}
+
 }  // namespace
 
 void expect_one_processs_bits(const SampleModel& sample, const Spread& spread) {
@@ -78,8 +93,8 @@ void expect_one_processs_bits(const SampleModel& sample, const Spread& spread) {
         const c10::Device here = device(world.process() + 1);
         GPipe together(sample.make(), GPipeOptions(options).devices({here}).world(world));
         const std::string text = trained(together, world, sample, spread.schedule, here);
-        const std::string way = sent_by_sockets() > 0 ? "sockets" : "host";
-        say(way == spread.links ? text : "it went by " + way);
+        const std::string used = spread.used_links ? spread.used_links() : spread.links;
+        say(used == spread.links ? text : "it went by " + used);
       });
   const std::vector<std::string> alone = ranks.lines();
   EXPECT_THAT(alone, Each(alone.front()));
@@ -88,30 +103,75 @@ void expect_one_processs_bits(const SampleModel& sample, const Spread& spread) {
   ranks.expect_ends();
 }
 
-void expect_only_own_devices_are_made_current(const std::string& links) {
-  WorldRanks ranks = ranks_with(links, 2, [](const World& world, const WorldRanks::Say& say) {
-    const c10::Device here = device(world.rank() + 1);
-    GPipe pipe(torch::nn::Sequential(torch::nn::Linear(5, 5), torch::nn::Linear(5, 5)),
-               GPipeOptions({1, 1}).chunks(4).devices({here}).world(world));
-    const torch::Tensor rows = testing::copy_on(here, torch::ones({8, 5}));
-    const LossFn loss = [](const Tensors& outputs, const Tensors& targets) {
-      return torch::mse_loss(outputs[0], targets[0]);
-    };
-    say(outcome([&] { return bits(pipe->step({rows}, {rows}, loss).loss); }));
-    std::string current;
-    for (int k = 0; k < testing::fake::kDevices; ++k) {
-      if (testing::fake::was_made_current(k)) current += testing::fake::device(k).str() + " ";
-    }
-    say(current);
+void expect_an_exception_is_survived(const std::string& links) {
+  auto ranks = ranks_with(links, 2, [](const World& world, const WorldRanks::Say& say) {
+    bool throws = true;
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k == 3 && throws) throw std::runtime_error("a layer's own");
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+    throws = false;
+    say(stepped(pipe, device(world.rank())));
   });
-  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
-  EXPECT_THAT(ranks.lines(), ::testing::ElementsAre(device(1).str() + " ", device(2).str() + " "));
+  const std::vector<std::string> first = ranks.lines();
+  EXPECT_THAT(first[0], AllOf(HasSubstr("failure: "), HasSubstr("a layer's own")));
+  EXPECT_THAT(first[1], HasSubstr("a layer's own"));
+  const std::vector<std::string> second = ranks.lines();
+  EXPECT_THAT(second[0], HasSubstr("0x"));
+  EXPECT_EQ(second[1], second[0]);
   ranks.expect_ends();
+}
+
+void expect_a_killed_rank_is_named(const std::string& links, std::chrono::milliseconds limit) {
+  auto ranks = ranks_with(links, 2, [](const World& world, const WorldRanks::Say& say) {
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k != 2) return;
+                 say("killed");
+                 std::raise(SIGKILL);
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+  });
+  EXPECT_EQ(ranks->next(1), "killed");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, limit);
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+nn::Sequential layers(const std::function<void(int64_t)>& in_forward) {
+  torch::manual_seed(5);
+  nn::Sequential model;
+  for (int64_t k = 0; k < 4; ++k) {
+    model->push_back(nn::Linear(5, 5));
+    model->push_back(testing::layer<torch::Tensor, torch::Tensor>([in_forward, k](torch::Tensor x) {
+      in_forward(k);
+      return torch::tanh(x);
+    }));
+  }
+  return model;
+}
+
+std::string stepped(GPipe pipe, c10::Device where) {
+  const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
+  return outcome([&] { return bits(pipe->step({rows}, {rows}, squares()).loss); });
+}
+
+LossFn squares() {
+  return [](const Tensors& outputs, const Tensors& targets) {
+    return torch::mse_loss(outputs[0], targets[0]);
+  };
 }
 
 WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main) {
   setenv("GPIPE_DEVICE_LINKS", links.c_str(), /*overwrite=*/1);
-  return WorldRanks(size, main);
+  return WorldRanks(size, [main](const World& world, const WorldRanks::Say& say) {
+    // GPUs are counted in the forked processes only, because a fork of a process that has counted
+    // its GPUs cannot use them.
+    if (testing::gpu_count() < world.size()) share_gpus(world.rank());
+    main(world, say);
+  });
 }
 
 std::string bits(double number) {

@@ -12,23 +12,24 @@
 
 namespace gpipe::testing::programs {
 
-// It has about half of the parameters and about half of the inputs that want a gradient. The
-// program's seed chooses them, so both sides of a program have the same ones. None of the
-// parameters has hooks (docs/guide/17-same-training.md). After the call, .grad has the gradients
-// that the program got.
+// The named tensors are about half of the parameters and about half of the inputs that want a
+// gradient. The program's seed chooses them, so both sides of a program have the same ones. None of
+// the parameters has hooks (docs/guide/17-same-training.md). After the call, .grad has the
+// gradients that the program got.
 class Asked {
  public:
   Asked(const Program& program, const Side& side, const Batch& batch);
 
-  // Whether the program asks for some gradients only, and at least one tensor was chosen.
+  // Whether the program asks for some gradients only, and the seed has chosen at least one tensor.
   bool some() const { return !tensors_.empty(); }
 
-  // The pipeline's side: runs the backward of `loss`.
+  // For the pipeline's side: runs the backward of `loss` for the named tensors.
   void backward(const at::Tensor& loss) const;
 
-  // The plain model's side, which computes all gradients. Call these functions before and after it
-  // runs. They drop the gradients of tensors that were not asked for. They add up the others anew,
-  // and then add them to .grad once, as autograd does.
+  // For the plain model's side, which computes all gradients: begin_plain() is called before the
+  // model runs, and end_plain() after it. They drop the gradients of tensors that were not asked
+  // for. They add up the other gradients from zero, and then add the sums to .grad once, as
+  // autograd does.
   void begin_plain();
   void end_plain();
 

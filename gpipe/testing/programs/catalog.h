@@ -11,7 +11,8 @@
 
 namespace gpipe::testing::programs {
 
-// A module of torch::nn, or a small block of them; applied to the main value if there are several.
+// A module of torch::nn, or a small block of such modules. If there are several values, the module
+// is applied to the main one.
 std::optional<Draw> draw_module(const State& state, Random& random);
 std::optional<Draw> draw_linear(const State& state, Random& random);
 

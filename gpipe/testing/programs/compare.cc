@@ -34,27 +34,27 @@ namespace {
 
 using at::Tensor;
 
-// The messages with which the pipeline may refuse a program that the plain model runs. The reason
-// for each stands before it, and is documented:
+// The messages with which the pipeline may refuse a program that the plain model runs. The comment
+// before each message gives the reason, which is documented.
 const char* const kRefusals[] = {
-    // an input of a checkpointed cell is changed in place, and its recompute would start from
-    // there;
+    // An input of a checkpointed cell is changed in place, so the recompute would start from the
+    // changed input.
     "changed an input of stage",
-    // a tensor is changed in place that other routes also carry past the cut: reported for the
-    // layer that changes it, or for the stage that gets it afterwards;
+    // A tensor that other routes also carry past the cut is changed in place. The message names the
+    // layer that changes it, or the stage that gets it afterwards.
     "changed a tensor in place that also went another way",
     "was changed in place by a layer of another stage",
-    // an output does not have a row for each row of the micro-batch.
+    // An output does not have a row for each row of the micro-batch.
     "cannot be joined to a mini-batch",
     "dimension 0 of an output must be the batch",
-    // a layer lets autocast keep casts of weights, for all of the process;
+    // A layer lets autocast keep casts of weights, which affects the whole process.
     "cache of cast weights is switched on",
-    // a tensor belongs to layers of two processes.
+    // A tensor belongs to layers of two processes.
     "put both partitions into one process",
 };
 
-// The plain model's side, on one device. The tensors stay the same objects, so layers still share
-// what they shared.
+// Makes the plain model's side, on one device. Moving the model keeps the tensor objects, so layers
+// still share the tensors that they shared.
 Side make_plain_side(const Program& program, bool copies_skips = false) {
   Side side = make_side(program, copies_skips);
   if (for_gpus()) side.model->to(device());
@@ -87,8 +87,9 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
   });
 }
 
-// The devices of the stages. If layers of two stages have registered the same tensor, all are on
-// one device, as that requires (docs/guide/13-devices.md). Over processes each process has its own.
+// The devices of the stages. If layers of two stages have registered the same tensor, all stages
+// are on one device, as such tensors require (docs/guide/13-devices.md). Over processes each
+// process has a device of its own.
 std::vector<c10::Device> devices_of(const Program& program, const World& world, Side& side) {
   if (world.processes() != nullptr) {
     return std::vector<c10::Device>(program.balance.size(), device(world.rank()));
@@ -106,8 +107,8 @@ bool waits_for_device(const Program& program) {
   return has_any(program, {"EncoderLayer(", "Attention(", "momentum(c10::nullopt)"});
 }
 
-// The workers of the stages, given out in turn, for several processes. Empty if a process would
-// have no worker.
+// The placement for several processes, to which workers are given out in turn. Empty if a process
+// would have no worker.
 std::optional<Placement> placement_of(const Program& program, const World& world) {
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
@@ -184,12 +185,13 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Side& side, const
   return {0, pipe->forward(inputs)};
 }
 
-// For comparisons: the pipeline's tensors may be on several devices.
+// A copy of the tensor on the CPU, for comparisons, because the pipeline's tensors may be on
+// several devices.
 Tensor on_cpu(const Tensor& tensor) {
   return !tensor.defined() || tensor.is_cpu() ? tensor : tensor.detach().cpu();
 }
 
-// Collects differences. Only the first one of each call need be looked at.
+// Compares tensors, and keeps the first difference of a call.
 class Comparison {
  public:
   // `close`: the documented differences in the last bits are allowed.
@@ -230,7 +232,8 @@ Tensor gradient_of(const Tensor& tensor) {
   return tensor.requires_grad() ? tensor.grad() : Tensor();
 }
 
-// The strides as a tensor, for comparisons. The stride of a dimension of size 1 is arbitrary.
+// The strides as a tensor, for comparisons. The stride of a dimension of size 1 is arbitrary, so it
+// becomes 0.
 Tensor strides_of(const Tensor& tensor) {
   if (!tensor.defined()) return Tensor();
   std::vector<int64_t> strides = tensor.strides().vec();
@@ -313,8 +316,8 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   for (const auto& entry : plain_parameters) {
     const Tensor& parameter = pipe_parameters[entry.key()];
     if (is_elsewhere(parameter)) continue;
-    // Only the owner has the whole gradient. The call used the owner's values of the parameter
-    // (docs/guide/24-processes.md).
+    // Only the parameter's owner has the gradient. A copy has none, but it must have the values of
+    // the owner, which the call used (docs/guide/24-processes.md).
     const bool is_copy = here.is_copy(parameter);
     const Tensor want_gradient = is_copy ? Tensor() : gradient_of(entry.value());
     comparison.compare(is_copy ? "gradient of a copy" : "gradient", entry.key(), want_gradient,
@@ -326,8 +329,8 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   for (size_t k = 0; k < plain_batch.inputs.size() && here.first; ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
                        gradient_of(pipe_batch.inputs[k].leaf));
-    // In the first stage the caller sees in-place changes as without a pipeline; later stages
-    // change a copy (docs/guide/17-same-training.md).
+    // Changes of inputs in place are compared with a single stage only. The caller sees changes in
+    // the first stage, but later stages change a copy (docs/guide/17-same-training.md).
     if (program.balance.size() > 1) continue;
     comparison.compare("input", std::to_string(k), plain_batch.inputs[k].leaf.detach(),
                        pipe_batch.inputs[k].leaf.detach());
@@ -346,8 +349,9 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
       comparison.compare("buffer", entry.key(), entry.value(), pipe_buffers[entry.key()]);
     }
   }
-  if (!here.whole) return;  // hooks run where the layers are
-  // It is not specified which hooks run for gradients that were not asked for.
+  if (!here.whole) return;  // counts are compared only where all layers are
+  // Counts of hooks are compared only if all gradients were asked for, because it is not specified
+  // which hooks run for gradients that were not.
   if (program.asked != Ask::kAll) return;
   for (const auto& [number, count] : plain.workshop.counters) {
     const int64_t had = *pipe.workshop.counters.at(number);
@@ -361,7 +365,7 @@ void compare_parameters(const Side& plain, const Side& pipe, const Here& here,
   const auto pipe_parameters = pipe.model->named_parameters();
   for (const auto& entry : plain.model->named_parameters()) {
     const Tensor& parameter = pipe_parameters[entry.key()];
-    // A copy gets the new values at the beginning of the next call.
+    // A copy is left out, because it gets the new values only at the beginning of the next call.
     if (is_elsewhere(parameter) || here.is_copy(parameter)) continue;
     comparison.compare("parameter", entry.key(), entry.value(), parameter);
   }
@@ -409,8 +413,8 @@ int64_t replayed(const GPipe& pipeline) {
   return count;
 }
 
-// The state before a failed step. It undoes the effects of that step, which the plain model does
-// not run.
+// Keeps the state before a failing step. restore() undoes the effects of that step, because the
+// plain model does not run it.
 class Before {
  public:
   explicit Before(const Side& side) : side_(side) {
@@ -462,6 +466,7 @@ void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& ba
   }
 }
 
+// Runs the program in the plain model and in the pipeline, and compares the results.
 // `copied_before`: see PlainModel.
 Outcome run_both(const Program& program, const World& world,
                  const std::set<int64_t>& copied_before) {
@@ -525,8 +530,8 @@ Outcome run_both(const Program& program, const World& world,
   return outcome;
 }
 
-// The first layers of stages that are on another device, or in another process, than the stage
-// before. Their packets are copied.
+// The first layers of the stages that are on another device, or in another process, than the stage
+// before. The packets to these stages are copied.
 std::set<int64_t> cuts_between_devices(const Program& program, const World& world) {
   Side side = make_side(program);
   const std::vector<c10::Device> devices = devices_of(program, world, side);

@@ -13,15 +13,18 @@ namespace gpipe::testing::programs {
 
 struct Outcome {
   enum Kind {
-    kEqual,         // bit by bit
-    kEqualButSums,  // up to the order of sums, where one tensor takes several routes
+    kEqual,  // all results are equal bit by bit
+    // Equal up to the order of sums, because one tensor takes several routes.
+    kEqualButSums,
     // Bit by bit equal to a plain model that copies tensors where the pipeline goes to another
-    // device, and so has the same strides and places in a line. If code writes into its gradient,
-    // the tensor's other routes then do not see it (docs/guide/17-same-training.md).
+    // device. With the copies tensors have the same strides and the same alignment in both, and if
+    // code writes into its gradient, the tensor's other routes do not see it
+    // (docs/guide/17-same-training.md).
     kEqualButCopies,
-    kInvalid,       // the plain model throws
-    kRefused,       // the pipeline throws what it documents, see compare.cc
-    kUnrepeatable,  // on a GPU: differs, but two runs of the plain model differ, too
+    kInvalid,  // the plain model throws
+    kRefused,  // the pipeline throws what it documents, see compare.cc
+    // On a GPU: the results differ, but so do those of two runs of the plain model.
+    kUnrepeatable,
     kDifferent,
     kThrows,  // the pipeline throws something that is not documented
   };

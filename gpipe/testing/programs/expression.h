@@ -20,10 +20,10 @@ struct Expression {
   std::function<at::Tensor(at::Tensor x, at::Tensor s, at::Tensor a, at::Tensor b)> compute;
   std::vector<Parameter> parameters;
   bool in_place = false;
-  bool fresh = false;       // the result, see Layer
-  bool keeps_fresh = true;  // `x` itself stays fresh
-  bool same = false;        // returns `x` itself
-  bool alias = false;       // shares memory with `x`
+  bool fresh = false;       // whether the result is fresh, see Layer
+  bool keeps_fresh = true;  // whether `x` itself stays fresh
+  bool same = false;        // whether the result is `x` itself
+  bool alias = false;       // whether the result shares memory with `x`
 };
 
 // An expression that consumes `s` and fits the two samples.
@@ -33,11 +33,12 @@ Expression draw_extra(const State& state, Random& random);
 
 // A text like "[a = parameter({4})]".
 std::string parameters_text(const std::vector<Parameter>& parameters);
-// Layers read them anew in each call: a pipeline may give them copies (tied/tied_layer.h).
+// The parameters of a layer. Layers read the list anew in each call, because a pipeline may replace
+// parameters by copies (tied/tied_layer.h).
 using LayerParameters = std::shared_ptr<std::vector<at::Tensor>>;
 LayerParameters make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop);
-// `parameters`: as given to make_parameters(). A parameter that another layer has registered is
-// only named, if the workshop says so (names_tied).
+// `parameters`: as given to make_parameters(). If the workshop says so (names_tied), a parameter
+// that another layer has registered is only named.
 void register_parameters(torch::nn::Module& module, const LayerParameters& tensors,
                          const std::vector<Parameter>& parameters, Workshop& workshop);
 

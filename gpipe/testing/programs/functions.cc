@@ -1,4 +1,4 @@
-// Layers that are functions of the main value and of other values.
+// Draws layers that are functions of the main value and of other values.
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
@@ -24,7 +24,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// This affects timing only: no result depends on the numbers that a thread draws here.
+// Sleeps for a random time. This affects timing only: no result depends on the numbers that a
+// thread draws here.
 void sleep_a_little() {
   thread_local Random random(std::hash<std::thread::id>()(std::this_thread::get_id()));
   std::this_thread::sleep_for(std::chrono::microseconds(pick(random, 0, 300)));
@@ -67,7 +68,7 @@ struct SavedOutput : Function<SavedOutput> {
   }
 };
 
-// Returns its input.
+// Its forward returns the input itself, and its backward reverses the gradient's sign.
 struct ReversedGradient : Function<ReversedGradient> {
   static Tensor forward(AutogradContext*, const Tensor& x) { return x; }
   static variable_list backward(AutogradContext*, variable_list gradients) {
@@ -93,7 +94,7 @@ struct HalveInPlace : Function<HalveInPlace> {
   }
 };
 
-struct Scaled : Function<Scaled> {  // with a parameter
+struct Scaled : Function<Scaled> {  // a function with a parameter
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& a) {
     context->save_for_backward({x, a});
     return x * a;
@@ -107,7 +108,7 @@ struct Scaled : Function<Scaled> {  // with a parameter
 // The options of an integer tensor on x's device.
 at::TensorOptions indices(const Tensor& x) { return x.options().dtype(at::kLong); }
 
-// A vector (rows) as (rows, 1, ...), to match x.
+// A vector of shape (rows), reshaped to (rows, 1, ...) to match x.
 Tensor column(const Tensor& s, const Tensor& x) {
   std::vector<int64_t> sizes(x.dim(), 1);
   sizes[0] = x.size(0);
@@ -124,8 +125,8 @@ Tensor with_halved_gradient(Tensor x) {
   return x;
 }
 
-// Writes into the gradient, although LibTorch advises against it: some users do so. Other tensors
-// may have the same memory.
+// Writes into the gradient, although other tensors may have the same memory and LibTorch advises
+// against it, because some users do so.
 void scale_in_place(const Tensor& gradient) { gradient.mul_(1.5); }
 
 bool can_be_written(const Tensor& gradient) {
@@ -148,7 +149,7 @@ struct ScaleGradientInPlace : Function<ScaleGradientInPlace> {
   }
 };
 
-// Both arguments get the same gradient.
+// Scales its gradient in place, and gives both arguments the same gradient tensor.
 struct AddAndScaleInPlace : Function<AddAndScaleInPlace> {
   static Tensor forward(AutogradContext*, const Tensor& x, const Tensor& y) { return x + y; }
   static variable_list backward(AutogradContext*, variable_list gradients) {
@@ -162,7 +163,7 @@ enum Dimensions : uint32_t { k1 = 1, k2 = 2, k3 = 4, kAny = 7 };
 enum Flags : uint32_t {
   kFresh = 1,
   kInPlace = 2,
-  kSaves = 4,   // x for its backward
+  kSaves = 4,   // saves x for its backward
   kSame = 8,    // returns x itself
   kAlias = 16,  // returns a view of x
 };
@@ -170,8 +171,8 @@ enum Flags : uint32_t {
 // The shapes of parameters.
 enum class Shape : uint8_t {
   kNone,
-  kSample,    // of a row of x
-  kOneRow,    // the same with a dimension for the rows: {1, ...}
+  kSample,    // the shape of a row of x
+  kOneRow,    // the shape of a row of x after a dimension of 1: {1, ...}
   kChannels,  // {channels}
   kLast,      // {last}
   kOne,       // {1}
@@ -328,13 +329,14 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(View::apply(x))},
     {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(Scaled::apply(x, a))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x * 2))},
-    // The hook is on a view: behind a cut, a hook on x itself would see the gradient of one route
-    // only.
+    // The hook is on a view, because a hook on x itself, behind a cut, would see the gradient of
+    // one route only.
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x.view_as(x)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
-    // User code that writes into its gradient, whose memory others may share (writes_gradients()).
+    // These entries stand for user code that writes into its gradient, whose memory other tensors
+    // may share (writes_gradients()).
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x * 2))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x.view_as(x)))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(ScaleGradientInPlace::apply(x))},
@@ -388,7 +390,7 @@ const Entry kUsesOfUndefined[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x)},
 };
 
-// The gradients of a and b are one tensor, or views of one.
+// Expressions in which the gradients of a and b are one tensor, or views of one tensor.
 const Entry kSharedGradients[] = {
     {kAny, kFresh, Shape::kSample, Shape::kSample, GPIPE_EXPRESSION(x + at::stack({a, b}).sum(0))},
     {kAny, kFresh, Shape::kLast, Shape::kLast, GPIPE_EXPRESSION(x* at::stack({a, b}).sum(0))},
@@ -397,7 +399,7 @@ const Entry kSharedGradients[] = {
     {kAny, kFresh, Shape::kScalar, Shape::kScalar, GPIPE_EXPRESSION(x*(a - b).abs())},
 };
 
-// Expressions for one more value, which is passed on beside x.
+// Expressions that make another value from x, which is passed on beside x.
 const Entry kExtras[] = {
     {kAny, kSaves, kNone, kNone, GPIPE_EXPRESSION(x.sin())},
     {kAny, kSaves, Shape::kSample, kNone, GPIPE_EXPRESSION(x* a)},
@@ -443,13 +445,14 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
       for (size_t k = 0; k < state.tied_shapes.size(); ++k) {
         if (state.tied_shapes[k] == parameter.shape) parameter.tied = static_cast<int64_t>(k);
       }
-      // The tied parameter has a number. Otherwise it is the first of several tied ones: see
-      // draw_function.
+      // If no tied parameter of this shape exists, this one gets the next number. Later layers may
+      // use it, too (see draw_function).
       if (parameter.tied < 0) parameter.tied = static_cast<int64_t>(state.tied_shapes.size());
     }
     result.parameters.push_back(std::move(parameter));
   }
-  // Two new tied parameters would get the same number.
+  // Two tied parameters that are both new have got the same number. If their shapes differ, the
+  // second one is not tied.
   if (result.parameters.size() == 2 && result.parameters[1].tied >= 0 &&
       result.parameters[0].tied == result.parameters[1].tied &&
       result.parameters[0].shape != result.parameters[1].shape) {
@@ -513,7 +516,8 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   return layer;
 }
 
-// A layer that uses parameters which it has not registered, and names them (TiedLayer).
+// A layer that uses parameters that it has not registered. It names them to the pipeline
+// (TiedLayer).
 struct TiedUse : torch::nn::Module, TiedLayer {
   TiedUse(LayerParameters parameters, std::vector<size_t> named)
       : parameters(std::move(parameters)), named(std::move(named)) {}
@@ -536,7 +540,7 @@ Layer with_state(Random& random) {
   struct State {
     const char* text;
     bool asks;
-    bool counts;  // only calls
+    bool counts;  // whether the state only counts calls
     int64_t size;
     double use;  // how much of the state goes into the output
   };
@@ -685,7 +689,7 @@ std::optional<Draw> draw_use(const State& state, Random& random) {
 std::optional<Draw> draw_values(const State& state, Random& random) {
   const size_t count = state.values.size();
   const int64_t what = pick(random, 0, 9);
-  if (what <= 2 && count >= 2) {  // another use of one that may travel on
+  if (what <= 2 && count >= 2) {  // uses another value, which may travel on
     const size_t index = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
     const std::optional<Expression> chosen = draw_use_of(state, state.values[index], random);
     if (!chosen) return std::nullopt;
@@ -694,7 +698,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
                                  erase ? pick_kind(random, count - 1) : state.kind),
                 note_tied(chosen->parameters)};
   }
-  if (what == 3 && count >= 2) {  // exchange
+  if (what == 3 && count >= 2) {  // exchanges the main value and another one
     const size_t index = static_cast<size_t>(pick(random, 1, static_cast<int64_t>(count) - 1));
     const ValueKind out = pick_kind(random, count);
     Layer layer;

@@ -64,7 +64,8 @@ using Fault = std::function<void(ScaleImpl&)>;
 Layer layer_with(Fault fault) {
   Layer layer;
   layer.text = "Scale()";
-  // The plain model of a run is made first and lives until its end.
+  // A run makes the plain model first and keeps it until its end. So the fault goes into each
+  // module that is made while the first one lives.
   auto plain = std::make_shared<std::weak_ptr<torch::nn::Module>>();
   layer.make = [fault = std::move(fault), plain](Workshop& workshop) {
     auto& counter = workshop.counters[0];
@@ -89,7 +90,7 @@ Layer linear() {
   return layer;
 }
 
-// Two stages, the layer with the fault in the last one.
+// A program with two stages. The layer with the fault is in the last stage.
 Program program_with(Fault fault, Entry entry = Entry::kStep) {
   Program program;
   program.seed = 7;
@@ -135,7 +136,8 @@ TEST(Judge, FindsAValue) {
   }
 }
 
-// One bit of one value in one micro-batch differs, and the loss hardly depends on it.
+// One bit of one value in one micro-batch differs, and the loss hardly depends on it. The
+// difference must be found in the output.
 TEST(Judge, FindsOneBit) {
   for (const Entry entry : kEntries) {
     expect_found(program_with(
@@ -175,7 +177,8 @@ std::function<void()> spoil(const Tensor& tensor) {
   return [memory, was] { memory.copy_(was); };
 }
 
-// The loss sees another output than the caller, who gets the output after the backward.
+// The loss is computed from a changed output, and the caller gets the right output after the
+// backward. So only the loss differs.
 TEST(Judge, FindsALoss) {
   for (const Entry entry : {Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
     expect_found(program_with(
@@ -190,8 +193,8 @@ TEST(Judge, FindsALoss) {
   }
 }
 
-// For the target's gradient, the loss uses an output that it has kept from the first micro-batch,
-// and not the one from which it was computed.
+// The output of the first micro-batch is changed after the loss has been computed from it and
+// before the backward uses it. So only the target's gradient differs.
 TEST(Judge, FindsATargetsGradient) {
   Program program = program_with(
       [](ScaleImpl& scale) {
@@ -201,7 +204,7 @@ TEST(Judge, FindsATargetsGradient) {
           const auto call = layer.calls.item<float>();
           if (call == 1) {
             *first = result[0].detach();
-            // Restores the values before the layer's own nodes need them.
+            // The hook restores the values before the layer's own nodes need them.
             result[1].register_hook([restore](const Tensor&) { (*restore)(); });
           } else if (call == 2) {
             *restore = spoil(*first);
@@ -228,7 +231,8 @@ TEST(Judge, FindsAGradient) {
                "gradient, missing");
 }
 
-// The fault affects the gradients of all leaves that the seed chooses.
+// The fault affects the gradients of all leaves that the seed chooses, so it is found whichever
+// they are.
 TEST(Judge, FindsAGradientThatWasAskedFor) {
   for (const Ask ask : {Ask::kGrad, Ask::kBackward}) {
     for (const bool one_worker : {false, true}) {
@@ -263,8 +267,8 @@ TEST(Judge, FindsThatTheCallersRoundingDoesNotReachALayer) {
   EXPECT_EQ(run(rounding(nullptr)).kind, Outcome::kEqual);
 }
 
-// The sums have the same terms, but the last micro-batch comes first. There are so many terms that
-// the sums of all columns cannot be equal by chance on any processor.
+// The fault adds up the gradients of the micro-batches in the reverse order. There are so many
+// terms that the sums of all columns cannot be equal by chance on any processor.
 TEST(Judge, FindsTheOrderOfSums) {
   constexpr int64_t kSummands = 32;
   const Fault fault = [](ScaleImpl& scale) {
@@ -295,7 +299,7 @@ TEST(Judge, InDoubleMoreThanTheOrderOfSumsIsADifference) {
   expect_found(program, "gradient");
 }
 
-// One stage, so that the layer gets the caller's input.
+// A program with one stage, so that the layer with the fault gets the caller's input.
 Program program_of_one_stage(Fault fault) {
   Program program = program_with(std::move(fault));
   program.layers.erase(program.layers.begin());
@@ -405,7 +409,7 @@ TEST(Judge, AProgramThatFailsWithoutAPipelineIsInvalid) {
   EXPECT_FALSE(outcome.failed());
 }
 
-// A large program around the fault.
+// A large program that contains the layer with the fault.
 Program large_program(Fault fault) {
   Program program = program_with(std::move(fault), Entry::kStepGPipe);
   program.layers = {linear(), linear(), program.layers[1]};
@@ -457,7 +461,8 @@ TEST(Reduce, WhatIsLeftFailsInTheSameWay) {
   EXPECT_THAT(to_text(reduced.program), Not(HasSubstr("Linear")));
 }
 
-// A fault that appears only in the second call of a layer.
+// The fault appears only in the second call of the layer, so the reduced program must still call it
+// twice.
 TEST(Reduce, WhatTheFailureNeedsIsKept) {
   Program program = large_program([](ScaleImpl& scale) {
     scale.after = [](ScaleImpl& layer, Tensors& result) {
@@ -471,7 +476,8 @@ TEST(Reduce, WhatTheFailureNeedsIsKept) {
   EXPECT_EQ(reduced.outcome.category, "output");
   EXPECT_TRUE(run(reduced.program).failed());
   EXPECT_EQ(reduced.program.layers.size(), 1U);
-  // The second call of the layer is for another micro-batch, or for another mini-batch.
+  // Two calls of the layer are left: for two micro-batches of one mini-batch, or for two
+  // mini-batches of one micro-batch.
   EXPECT_EQ(reduced.program.chunks * reduced.program.calls, 2);
 }
 

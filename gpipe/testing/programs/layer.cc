@@ -36,7 +36,7 @@ auto to_tuple(Tensors list, std::index_sequence<I...>) {
   return std::make_tuple(std::move(list[I])...);
 }
 
-// Sizes are checked: in a program with layers left out, a list may be too short.
+// The size is checked because in a program with layers left out a list may be too short.
 void check_size(const Tensors& list, size_t size) {
   TORCH_CHECK_VALUE(list.size() == size, "a layer has ", list.size(), " values instead of ", size);
 }

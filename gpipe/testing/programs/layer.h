@@ -49,19 +49,21 @@ struct Workshop {
   std::map<int64_t, std::shared_ptr<std::atomic<int64_t>>> counters;
 };
 
-// A layer as data: its text, and how to make it.
+// A layer as data: its text, and a function that makes it.
 struct Layer {
   std::string text;
   std::function<torch::nn::AnyModule(Workshop&)> make;
-  bool in_place = false;  // changes its input in place
-  // The next layer may change the output in place: it was not saved for a backward.
+  bool in_place = false;  // whether the layer changes its input in place
+  // The next layer may change the output in place, because the output was not saved for a backward.
   bool fresh = false;
-  // A tensor leaves the layer by several routes: gradients are exact only up to the order of sums.
+  // A tensor leaves the layer by several routes, so gradients are exact only up to the order of
+  // sums.
   bool spreads = false;
-  // Another value that leaves the layer shares the output's memory: an in-place change shows there.
+  // Another value that leaves the layer shares the output's memory, so a change of the output in
+  // place also changes that value.
   bool aliases = false;
-  bool needs_two_rows = false;  // statistics over the rows
-  // The kinds of its values in the trial model.
+  bool needs_two_rows = false;  // the layer has statistics over the rows
+  // The kinds of the layer's input and output values in the trial model.
   ValueKind in = ValueKind::kTensor;
   ValueKind out = ValueKind::kTensor;
   bool batch_norm = false;
@@ -71,7 +73,7 @@ struct Layer {
 struct OpenSkip {
   int64_t number;
   bool isolated;      // true: it has its own namespace; false: its own name
-  at::Tensor sample;  // as in State
+  at::Tensor sample;  // the value on the trial model's rows, as in State
 };
 
 // The state after the layers drawn so far, which a trial model has run on a few rows.
@@ -82,8 +84,8 @@ struct State {
   std::vector<OpenSkip> skips;
   std::vector<std::vector<int64_t>> tied_shapes;  // by number
   std::vector<Layer> shared_modules;              // by number
-  int64_t next_number = 0;                        // for skips and counters
-  bool trainable = false;                         // some layer has a parameter to train
+  int64_t next_number = 0;                        // the next number for a skip or a counter
+  bool trainable = false;                         // whether some layer has a parameter to train
   Workshop workshop;
 
   const at::Tensor& main() const { return values[0]; }

@@ -52,7 +52,7 @@ struct RnnImpl : nn::Module {
 };
 TORCH_MODULE(Rnn);
 
-// The last hidden state of a recurrent module.
+// An LSTM whose output is its last hidden state.
 struct LastStateImpl : nn::Module {
   LastStateImpl(int64_t in, int64_t out)
       : lstm(register_module("lstm", nn::LSTM(nn::LSTMOptions(in, out).batch_first(true)))) {}
@@ -124,7 +124,7 @@ struct BasicBlockImpl : nn::Module {
 };
 TORCH_MODULE(BasicBlock);
 
-// One parameter used twice, like a decoder with its encoder's weight.
+// A module that uses one parameter twice, like a decoder that has its encoder's weight.
 struct TiedInsideImpl : nn::Module {
   explicit TiedInsideImpl(int64_t width)
       : encode(register_module("encode", nn::Linear(width, width))) {}
@@ -314,7 +314,7 @@ const Entry kModules[] = {
     {k3, 0, GPIPE_MODULE(nn::Flatten(nn::FlattenOptions().start_dim(2)))},
     {k1, 0, GPIPE_MODULE(nn::Unflatten(nn::UnflattenOptions(1, {2, channels / 2})))},
     {k2, 0, GPIPE_MODULE(nn::Unflatten(nn::UnflattenOptions(1, {2, channels / 2})))},
-    // Sequences: (rows, time, width).
+    // Modules for sequences of shape (rows, time, width).
     {k2, 0, GPIPE_MODULE(Lstm(nn::LSTMOptions(last, width)))},
     {k2, 0, GPIPE_MODULE(Lstm(nn::LSTMOptions(last, 4).num_layers(2).dropout(0.3)))},
     {k2, 0, GPIPE_MODULE(Lstm(nn::LSTMOptions(last, width).bidirectional(true)))},
@@ -402,7 +402,8 @@ std::optional<Draw> draw_shared_module(const State& state, Random& random) {
   layer.make = [number, make = source.make](Workshop& workshop) {
     auto [entry, fresh] = workshop.modules.try_emplace(number);
     if (fresh) entry->second = make(workshop);
-    // Wrapped in a layer of its own: one object cannot be two layers.
+    // Each use of the shared module is wrapped in a module of its own, because one object cannot be
+    // two layers.
     nn::AnyModule inner = entry->second;
     nn::AnyModule outer = function_module(
         ValueKind::kTensor, ValueKind::kTensor,

@@ -20,7 +20,7 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kTrialRows = 3;
-constexpr int64_t kMostNumbers = 200;  // in a row
+constexpr int64_t kMostNumbers = 200;  // the most numbers in a row of the main value
 
 bool allowed(const std::string& text, const std::vector<std::string>& without) {
   return std::none_of(without.begin(), without.end(), [&](const std::string& word) {
@@ -42,9 +42,9 @@ bool gives_views_of_gradients(const Layer& layer) {
                                ").unsqueeze(0)"});
 }
 
-// Whether user code in the layer writes into a gradient that its input also gets, and sends a
-// tensor on a second route. Which tensors share that gradient's memory then depends on which of its
-// terms have already been added (docs/guide/17-same-training.md).
+// Whether user code in the layer writes into a gradient that its input also gets. Such a layer is
+// not combined with a skip: with a second route, the tensors that share the gradient's memory
+// depend on which of its terms have already been added (docs/guide/17-same-training.md).
 bool writes_gradient_of_input(const Layer& layer) {
   return !allowed(layer.text, {"x + with_gradient_scaled_in_place", "AddAndScaleInPlace"});
 }
@@ -62,7 +62,7 @@ struct Trial {
   bool trainable = false;
 };
 
-// Runs the layer on the trial model's values. nullopt if it does not fit.
+// Runs the layer on the trial model's values. Returns nullopt if the layer does not fit.
 std::optional<Trial> tried(const Layer& layer, State& state) {
   try {
     torch::nn::AnyModule module = layer.make(state.workshop);
@@ -81,7 +81,7 @@ std::optional<Trial> tried(const Layer& layer, State& state) {
       }
       return trial;
     }
-  } catch (const std::exception&) {  // it does not fit
+  } catch (const std::exception&) {  // the layer does not fit
   }
   return std::nullopt;
 }
@@ -121,7 +121,8 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
     state.trainable = trainable;
   } else if (once_in(random, 8) && allowed("hook", without)) {
     const bool scale = once_in(random, 2);
-    // The gradients of modules' parameters have memory of their own.
+    // Only hooks of modules' parameters may write in place, because the gradients of these
+    // parameters have memory of their own.
     const bool in_place =
         scale && drawer == draw_module && once_in(random, 2) && allowed("halve in place", without);
     last = with_parameter_hooks(last, state.next_number++, scale, in_place);
@@ -173,8 +174,8 @@ void draw_inputs(Program& program, State& state, Random& random) {
     shape.insert(shape.begin(), kTrialRows);
     state.values.push_back(input.integer ? at::randint(0, 7, shape, at::kLong) : at::randn(shape));
   }
-  // Autograd refuses an in-place change of a leaf that requires a gradient, and of rows that share
-  // memory.
+  // The first layer may change the inputs in place only if autograd allows it. Autograd refuses
+  // such changes of a leaf that requires a gradient, and of rows that share memory.
   state.fresh = std::none_of(program.inputs.begin(), program.inputs.end(), [](const Input& input) {
     return input.requires_grad || input.layout == Layout::kExpanded;
   });
@@ -189,7 +190,8 @@ void draw_layers(Program& program, State& state, Random& random,
   const size_t length = static_cast<size_t>(pick(random, 2, 9));
   for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
     append_one(program, state, random, pick_drawer(random), without);
-    // Combines layers that chance would rarely bring together.
+    // After a layer whose values share memory, layers that work in place are drawn until one fits,
+    // because chance would rarely bring the two together.
     if (!program.layers.empty() && program.layers.back().aliases && state.fresh &&
         once_in(random, 4)) {
       for (int k = 0; k < 30 && !program.layers.back().in_place; ++k) {
@@ -226,7 +228,7 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
   const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
   // A view of a tensor that is changed in place later counts as one more use of the tensor.
-  // Autograd makes that use only when it is asked for.
+  // Autograd adds that use to the graph only when it is asked for, so the order of sums may differ.
   program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
                       (any([](const Layer& layer) { return layer.aliases; }) &&
                        any([](const Layer& layer) { return layer.in_place; }));
@@ -248,10 +250,10 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                   : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
-  // Gradients that wait must not show what such layers write. kStepTable, which tests that, is
-  // drawn more often.
+  // Gradients that wait (of split backwards) must not show what such layers write. kStepTable tests
+  // this, so it is drawn more often for such layers.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
-  // It is computed from the seed, so that the other draws do not change.
+  // `generator` is computed from the seed and not drawn, so that the other draws do not change.
   program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);
   program.fails_first = program.seed / 4 % 3 == 0 && allowed("failure", without);
   program.train = !once_in(random, program.forward_only() ? 2 : 10);
@@ -265,7 +267,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
       program.rows = pick(random, 1, program.chunks);  // fewer rows than chunks
       break;
     case 2:
-      program.rows = pick(random, program.chunks, 4 * program.chunks);  // uneven
+      // The micro-batches may be uneven.
+      program.rows = pick(random, program.chunks, 4 * program.chunks);
       break;
     default:
       program.rows = program.chunks * pick(random, 2, 3);
@@ -287,14 +290,15 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
     program.calls = pick(random, 1, 4);
     program.optimizer = static_cast<Optimizer>(pick(random, 0, 3));
     program.zero_grad = static_cast<ZeroGrad>(pick(random, 0, 2));
-    // Adam divides by the gradient's size: it would turn a last bit into a large difference.
+    // These programs have no Adam, because it divides by the gradient's size and would turn a
+    // difference in the last bit into a large one.
     if (program.in_double && program.optimizer != Optimizer::kNone) {
       program.optimizer = Optimizer::kMomentum;
     }
   }
 }
 
-// Modes of the calling thread and of layers, and which gradients are asked for.
+// Draws modes of the calling thread and of layers, and which gradients are asked for.
 void draw_modes(Program& program, const std::vector<std::string>& without) {
   Random random(program.seed + 2);
   if (program.entry == Entry::kForward && once_in(random, 2) && allowed("asked", without)) {
@@ -309,7 +313,8 @@ void draw_modes(Program& program, const std::vector<std::string>& without) {
   }
   program.flush_denormals = once_in(random, 6) && allowed("denormals", without);
   for (Layer& layer : program.layers) {
-    // Skippable layers are left out: a pipeline would not see what an inner layer stashes and pops.
+    // Layers that stash or pop are left out, because a pipeline would not see what an inner layer
+    // stashes and pops.
     if (!once_in(random, 8) || !allowed(layer.text, {"stash(", "pop("})) continue;
     const OwnState state = once_in(random, 2)   ? OwnState::kRoundsDownward
                            : once_in(random, 8) ? OwnState::kAutocastWithCache
@@ -338,8 +343,8 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
     State state;
     draw_inputs(program, state, random);
     draw_layers(program, state, random, without);
-    // An in-place change of rows that share memory would reach the outputs of earlier
-    // micro-batches.
+    // If a layer works in place, no input has rows that share memory: a change of such rows would
+    // reach the outputs of earlier micro-batches.
     const bool in_place = std::any_of(program.layers.begin(), program.layers.end(),
                                       [](const Layer& layer) { return layer.in_place; });
     for (Input& input : program.inputs) {
@@ -347,7 +352,7 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
     }
     draw_run(program, random, without);
     draw_modes(program, without);
-    if (state.skips.empty()) return program;  // otherwise one could not be popped
+    if (state.skips.empty()) return program;  // otherwise a skip could not be popped: draws anew
   }
 }
 

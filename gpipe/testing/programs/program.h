@@ -19,14 +19,14 @@ enum class Entry : uint8_t {
   kStepGPipe,  // step with GPipe's schedule
   kStepTable,  // step with any other schedule: several stages on a worker, split backwards
   kNoGrad,     // forward only
-  kInference,  // the same in inference mode
+  kInference,  // forward only, in inference mode
 };
 
 // How an input is stored: on its own, or as a view of a larger tensor.
 enum class Layout : uint8_t { kContiguous, kOffset, kEverySecondRow, kTransposed, kExpanded };
 
 struct Input {
-  std::vector<int64_t> shape;  // of a row
+  std::vector<int64_t> shape;  // the shape of a row
   bool integer = false;
   bool requires_grad = false;
   Layout layout = Layout::kContiguous;
@@ -56,18 +56,19 @@ struct Program {
   bool deferred_batch_norm = false;
   bool graphs = false;  // whether the pipeline uses graphs; not drawn
   bool target_requires_grad = false;
-  // Runs in double, for a program whose gradients are exact only up to the order of sums.
+  // Whether the program runs in double, because its gradients are exact only up to the order of
+  // sums.
   bool in_double = false;
   Entry entry = Entry::kForward;
-  // For a kStepTable: true for the schedule of a named generator, on its placement; false for a
-  // random one.
+  // For a kStepTable: whether the schedule is that of a named generator, on its placement.
+  // Otherwise it is random.
   bool generator = false;
-  // For a step: before the first call the pipeline runs a step whose loss function throws. Its
-  // effects on buffers and gradients are undone.
+  // For entries that step: whether the pipeline runs a step whose loss function throws before the
+  // first call. The effects of that step on buffers and gradients are undone.
   bool fails_first = false;
   Ask asked = Ask::kAll;
-  // All stages are on one worker, which is the calling thread. Drawn only for kForward, kStep and
-  // the entries of forward_only().
+  // Whether all stages are on one worker, which is the calling thread. Drawn only for kForward,
+  // kStep and the entries of forward_only().
   bool one_worker = false;
   // The calling thread's modes during the calls, on the CPU. They are set after the pipeline is
   // made.
@@ -89,7 +90,7 @@ struct Program {
 // The program of a seed. `without`: words; a layer or feature whose text contains one is not drawn.
 Program random_program(uint64_t seed, const std::vector<std::string>& without);
 
-// The program as text close to C++, to be written down as a test.
+// The program as text close to C++, from which a test can be written.
 std::string to_text(const Program& program);
 
 }  // namespace gpipe::testing::programs

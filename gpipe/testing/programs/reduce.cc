@@ -8,7 +8,7 @@ namespace gpipe::testing::programs {
 namespace {
 
 constexpr int kMostRuns = 600;
-constexpr int kTries = 8;  // for a failure that does not occur in each run
+constexpr int kTries = 8;  // how often a failure that does not occur in each run is tried
 
 void drop_layers(Program& program, size_t begin, size_t count) {
   program.layers.erase(program.layers.begin() + static_cast<int64_t>(begin),

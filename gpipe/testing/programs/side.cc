@@ -24,7 +24,8 @@ namespace {
 
 using at::Tensor;
 
-// Numbers are drawn on the CPU, whatever the device, and then copied to the device.
+// The numbers are drawn on the CPU and then copied to the device, so that they are the same for all
+// devices.
 Given make_input(const Program& program, const Input& input, c10::Device where) {
   std::vector<int64_t> shape = input.shape;
   shape.insert(shape.begin(), program.rows);

@@ -21,7 +21,7 @@ namespace gpipe::testing::programs {
 struct Side {
   Workshop workshop;
   torch::nn::Sequential model{nullptr};
-  std::vector<at::Tensor> parameters;  // each once
+  std::vector<at::Tensor> parameters;  // each parameter once
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
@@ -51,14 +51,15 @@ struct Batch {
 // first and last layer.
 Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
 
-// A target has one number per row: it fits every output, even if the program lacks some layers.
+// The loss of the program. A target has one number per row, so the loss fits every output, even if
+// some layers of the program are left out.
 LossFn make_loss(const Program& program);
 
 // The seed for LibTorch's generator before a call.
 uint64_t call_seed(const Program& program, int64_t call);
 
-// While it lives, this thread rounds and flushes denormals as the program says. It is for the CPU
-// only, because the caller's modes do not affect kernels of other devices.
+// While the object lives, this thread rounds and flushes denormals as the program says. It is for
+// the CPU only, because the caller's modes do not affect kernels of other devices.
 class FloatSettings {
  public:
   explicit FloatSettings(const Program& program);

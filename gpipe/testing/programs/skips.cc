@@ -13,8 +13,8 @@ namespace {
 
 using at::Tensor;
 
-// A function that takes the popped tensors and its values. It returns its values and sets what is
-// stashed.
+// The function of a layer. It takes the popped tensors and the layer's values, returns the new
+// values, and sets the tensors that are stashed.
 using SkipBody = std::function<Tensors(const Tensors& popped, Tensors values, Tensors& stashed)>;
 
 template <typename Value>
@@ -48,7 +48,7 @@ struct SkipLayerImpl : torch::nn::Module, skip::Skippable {
 };
 
 std::string name_of(const OpenSkip& skip) {
-  // In a namespace of its own, a skip may have the same name as others.
+  // A skip in a namespace of its own may have the same name as other skips.
   return skip.isolated ? "skip" : "skip_" + std::to_string(skip.number);
 }
 
@@ -109,13 +109,14 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   const Expression what = draw_extra(state, random);
   OpenSkip skip{state.next_number, once_in(random, 2), {}};
   const bool on = once_in(random, 2);
-  // Skips have parameters of their own, because a new tied parameter would need an entry in the
-  // state.
+  // A parameter that would be a new tied one is not tied here, because it would need an entry in
+  // the state.
   std::vector<Parameter> parameters = what.parameters;
   for (Parameter& parameter : parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // A sample of the stashed value, for draws of a use of it: with parameters of the same shapes.
+  // Computes a sample of the stashed value, with random parameters of the right shapes. Later draws
+  // use the sample to find a use of the value that fits.
   Tensors tensors;
   for (const Parameter& parameter : parameters) tensors.push_back(at::randn(parameter.shape));
   tensors.resize(2);
@@ -168,8 +169,9 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
   } catch (const std::exception&) {
     return std::nullopt;
   }
-  const bool both = once_in(random, 4);  // also stashes its result
-  // A layer can use a name in one namespace only.
+  const bool both = once_in(random, 4);  // whether the layer also stashes its result
+  // The new skip gets a namespace of its own only if the popped one has none, because a layer can
+  // use a name in one namespace only.
   OpenSkip next{state.next_number, !skip.isolated && once_in(random, 2), {}};
   Layer layer;
   layer.text = begin(state, use->parameters) + "Tensor s = pop(" + text_of(skip) +

@@ -10,7 +10,8 @@
 namespace gpipe::testing::programs {
 namespace {
 
-// The limit for generators that search: about 0.2 s for each number of micro-batches.
+// The most workers for generators that search. With more, a search would take longer than about 0.2
+// s for each number of micro-batches.
 constexpr int64_t kMostSearchingWorkers = 3;
 
 struct Generator {
@@ -25,7 +26,8 @@ std::vector<Generator> generators(int64_t stages) {
   const auto add = [&](const NamedSchedule& named, int64_t stages_per_worker) {
     NamedScheduleOptions options;
     options.stages_per_worker = stages_per_worker;
-    // With a single micro-batch all generators that may search do search.
+    // search_work() is asked for a single micro-batch, because all generators that may search do so
+    // then.
     if (internal::search_work(named.name, stages, 1, options) == 0 ||
         placement_by_name(named.name, stages, options).workers() <= kMostSearchingWorkers) {
       result.push_back({named.name, options});

@@ -8,7 +8,7 @@
 namespace gpipe::testing {
 namespace {
 
-// Nanoseconds of the GPU, the same on all of its processors, at any frequency.
+// The GPU's clock in nanoseconds, which is the same on all of its processors and at any frequency.
 __device__ unsigned long long now() {
   unsigned long long time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));

@@ -15,7 +15,7 @@ namespace gpipe::testing {
 // cannot be launched, or if this program was built without a CUDA Toolkit.
 void launch_spin_kernel(int64_t nanoseconds, void* stream);
 
-// Whether there is such a kernel: a CUDA Toolkit compiled this program.
+// Whether launch_spin_kernel() has a kernel, because a CUDA Toolkit compiled this program.
 bool has_spin_kernel();
 
 }  // namespace gpipe::testing

@@ -1,4 +1,4 @@
-// Stands for the kernel in a build without a CUDA Toolkit.
+// Takes the place of the kernel in a build without a CUDA Toolkit.
 #include <stdexcept>
 
 #include "gpipe/testing/spin_kernel/spin_kernel.h"

@@ -30,13 +30,14 @@ double milliseconds_of(int64_t nanoseconds) {
       .count();
 }
 
-// On a machine without a GPU this shows that the kernel is linked and says so.
+// Without a GPU, or without the kernel, launch_spin_kernel() throws.
 TEST(SpinKernel, WithoutAGpuItCannotBeLaunched) {
-  if (torch::cuda::is_available() && has_spin_kernel()) return;  // SpinKernelTest shows it
+  if (torch::cuda::is_available() && has_spin_kernel()) return;  // SpinKernelTest tests this case
   EXPECT_THROW(launch_spin_kernel(1, nullptr), std::runtime_error);
 }
 
-// A substitute for the kernel would let tests of order pass without showing anything.
+// Without the kernel, slow_work() on a GPU throws. A substitute for the kernel would let tests of
+// order pass without showing anything.
 TEST(SpinKernel, WithoutItThereIsNoSlowWork) {
   if (has_spin_kernel()) return;
   const char* const former = std::getenv("GPIPE_TEST_DEVICE");
@@ -57,7 +58,7 @@ TEST(SpinKernel, WithoutItThereIsNoSlowWork) {
 TEST_F(SpinKernelTest, TakesTheTimeThatItIsTold) {
   if (!for_gpus()) return;
   ASSERT_TRUE(has_spin_kernel()) << "this program was built without a CUDA Toolkit";
-  milliseconds_of(1'000'000);  // loads the kernel
+  milliseconds_of(1'000'000);  // the first call loads the kernel
   for (const int64_t milliseconds : {5, 50, 200}) {
     const double took = milliseconds_of(milliseconds * 1'000'000);
     EXPECT_GE(took, 0.999 * static_cast<double>(milliseconds));

@@ -25,7 +25,8 @@ using ::testing::ElementsAre;
 
 using BackwardOrder = testing::DeviceTest;
 
-// Events in the order in which they happen, on the workers and on the threads that autograd uses.
+// Keeps events in the order in which they happen, on the workers and on the threads that autograd
+// uses.
 struct Log {
   void add(const std::string& what) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -68,7 +69,8 @@ struct LoggingImpl : nn::Module {
 };
 TORCH_MODULE(Logging);
 
-// This is case 21 of torchgpipe's tests.
+// This is case 21 of torchgpipe's tests. A checkpoint's recompute must come right before its
+// backward.
 TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLaterOneFirst) {
   const auto log = std::make_shared<Log>();
   GPipe pipe(nn::Sequential(Logging(log, "a"), Logging(log, "b")),
@@ -79,7 +81,7 @@ TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLat
                                       "a recompute", "a backward"));
 }
 
-// A layer that logs in its backward which micro-batch's forward it belongs to.
+// A layer whose backward logs the micro-batch that the backward belongs to.
 struct NumberedImpl : nn::Module {
   explicit NumberedImpl(std::shared_ptr<Log> log) : log(std::move(log)) {}
   at::Tensor forward(const at::Tensor& x) {
@@ -90,8 +92,8 @@ struct NumberedImpl : nn::Module {
 };
 TORCH_MODULE(Numbered);
 
-// This is case 39 of torchgpipe's tests: the order is the schedule's and not autograd's, also if
-// host and GPU work together.
+// This is case 39 of torchgpipe's tests: backwards run in the order of the schedule, not of
+// autograd, also if host and GPU work together.
 TEST_F(BackwardOrder, IsTheSchedulesOnHostAndDevice) {
   for (const bool host_first : {true, false}) {
     const auto host = std::make_shared<Log>();

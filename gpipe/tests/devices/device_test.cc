@@ -1,6 +1,5 @@
-// Tests pipelines over devices. In device_test all stages are on the CPU; in device_fake_test they
-// are on the fake accelerator; in device_cuda_test they are on the available GPUs (a single GPU
-// stands for all).
+// Tests pipelines over devices. In device_test all stages are on the CPU, in device_fake_test on
+// the fake accelerator, in device_cuda_test on the available GPUs (a single GPU stands for all).
 
 #include "gpipe/testing/device.h"
 
@@ -52,7 +51,7 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, C
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
 
-// The gradients of the plain model on the CPU: first the input's, then the parameters'.
+// Returns the gradients of the plain model on the CPU: first the input's, then the parameters'.
 std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& input) {
   const at::Tensor x = input.detach().clone().requires_grad_();
   square({model->forward(x)}, {}).backward();
@@ -61,7 +60,7 @@ std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& 
   return gradients;
 }
 
-// The gradients of a pipeline, by forward and backward or by a step.
+// Returns the gradients of a pipeline, by forward and backward or by a step.
 std::vector<at::Tensor> piped_gradients(nn::Sequential model, const GPipeOptions& options,
                                         const at::Tensor& input, bool step) {
   GPipe pipe(model, options);
@@ -82,7 +81,7 @@ void expect_close(const std::vector<at::Tensor>& want, const std::vector<at::Ten
   ASSERT_EQ(want.size(), have.size());
   for (size_t k = 0; k < want.size(); ++k) {
     ASSERT_TRUE(have[k].defined()) << k;
-    // The plain model runs on the host, on whole batches.
+    // The plain model runs on the host, on whole batches, so its sums are rounded differently.
     EXPECT_TRUE(torch::allclose(want[k], have[k].cpu(), /*rtol=*/1e-3, /*atol=*/1e-4)) << k;
   }
 }
@@ -111,8 +110,8 @@ TEST_F(Device, ConvolutionsWithASkipComputeTheSameUnderEveryBalanceAndMode) {
   }
 }
 
-// Values go in both directions between host and device: activations, a skip past the stage between,
-// and the gradients of all of them.
+// If the stages in between are on another device, values go in both directions between host and
+// device: activations, a skip past the stage between, and the gradients of all of them.
 TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
   testing::manual_seed(1);
   const at::Tensor input = torch::randn({6, 2, 8, 8});
@@ -134,7 +133,8 @@ TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
   }
 }
 
-// A layer that takes and returns pairs, and one whose backward of the second value is late.
+// KeepPair takes and returns pairs. SlowSecond has a backward in which the gradient of the second
+// value comes late.
 struct KeepPairImpl : nn::Module {
   Tensors forward(Tensors pair) { return {pair[0] * 1, pair[1] * 1}; }
 };
@@ -169,7 +169,7 @@ TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
 }
 
 // This is case 154 of torchgpipe's tests: copies of a model on several threads of one device, as
-// data parallelism has them.
+// data parallelism has them, must not get each other's skips.
 TEST_F(Device, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
   const testing::HostWaitsAllowed waits;  // these threads wait for their results
   constexpr int kThreads = 2;
@@ -181,7 +181,7 @@ TEST_F(Device, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
       nn::Sequential model(skip::testing::stash_layer({"x"}), skip::testing::pop_layer({"x"}));
       at::Tensor y = torch::full({4, 4}, static_cast<double>(k + 1), device());
       for (int round = 0; round < 50; ++round)
-        y = model->forward(y) / 2;  // pop adds what was stashed
+        y = model->forward(y) / 2;  // pop adds what was stashed, so y doubles
       outputs[k] = on_host(y);
     });
   }
@@ -201,11 +201,11 @@ TEST_F(Device, DropoutDropsTheSameInForwardAndRecompute) {
     const at::Tensor dropped = y.cpu() == 0;
     EXPECT_THAT(dropped, EqualsBitwise(x.grad().cpu() == 0));
     const double share = dropped.to(torch::kDouble).mean().item<double>();
-    EXPECT_NEAR(share, 0.75, 0.05);  // of 10,000: 11 standard deviations
+    EXPECT_NEAR(share, 0.75, 0.05);  // 10,000 numbers: 0.05 is 11 standard deviations
   }
 }
 
-// Multiplies by numbers that it draws on its input's device.
+// A layer that multiplies by numbers that it draws on its input's device.
 struct NoiseImpl : nn::Module {
   at::Tensor forward(at::Tensor x) {
     const at::Tensor order = torch::randperm(x.size(1), x.options().dtype(torch::kLong));
@@ -240,8 +240,8 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
     return model;
   };
   const at::Tensor input = torch::randn({12, 4}, torch::kDouble) * 3 + 1;
-  // Only the first batch norm sees the same input as in the plain model. The input of the second
-  // was normalized by micro-batch.
+  // Only the first batch norm is compared, because its input is the same as in the plain model. The
+  // input of the second one was normalized by micro-batch.
   nn::Sequential plain = make();
   plain->forward(input);
   GPipe pipe(make(), GPipeOptions({1, 3}).devices(devices(2)).chunks(4).deferred_batch_norm(true));
@@ -250,14 +250,14 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
   const auto have = pipe->named_buffers();
   for (const char* name : {"1.running_mean", "1.running_var"}) {
     EXPECT_EQ(have[name].device(), device(1)) << name;
-    // Sums over micro-batches are rounded differently from a sum over the batch, which is in double
-    // here.
+    // Sums over micro-batches are rounded differently from a sum over the batch. They are in double
+    // here, so the tolerance is small.
     EXPECT_TRUE(torch::allclose(want[name], have[name].cpu(), /*rtol=*/0, /*atol=*/1e-6)) << name;
   }
   EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
 }
 
-// A function that makes a value which the first stage hands to the second beside its output.
+// Makes a value that the first stage hands to the second stage beside its output.
 using Hand = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)>;
 
 struct HandsOverImpl : nn::Module, skip::Skippable {
@@ -284,7 +284,8 @@ struct TakesMeanImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(TakesMean);
 
-// The order in which kernels add up depends on strides and on the alignment in memory.
+// The order in which kernels add up depends on strides and on the alignment in memory. So both must
+// be kept when a value goes to another device.
 TEST_F(Device, SumsOverViewsFromAnotherDeviceAreThoseOnOneDevice) {
   const std::vector<std::pair<const char*, Hand>> hands = {
       {"expanded",
@@ -342,7 +343,8 @@ TEST_F(Device, AFailureReachesTheCallerAndThePipelineWorksOn) {
   EXPECT_GT(pipe->step({x}, {}, square).loss, 0);
 }
 
-// The workers compute on the streams that are current where forward() and step() are called.
+// The workers compute on the streams that are current where forward() and step() are called, so x
+// is read after it was written.
 TEST_F(Device, InputsAndResultsAreInTheOrderOfTheCallersStreams) {
   GPipe pipe(convolutions_with_a_skip(),
              GPipeOptions({1, 1, 1}).devices(devices(3)).chunks(3).checkpoint(Checkpoint::kAlways));
@@ -358,7 +360,7 @@ TEST_F(Device, InputsAndResultsAreInTheOrderOfTheCallersStreams) {
   EXPECT_GT(loss, 0);
 }
 
-// Returns its input as another tensor over the same memory.
+// A layer that returns its input as another tensor over the same memory.
 struct ViewImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return x.view({x.size(0), -1}); }
 };
@@ -378,7 +380,8 @@ TEST_F(Device, AnInputMayBeChangedRightAfterTheCall) {
       GPipe pipe(
           model,
           GPipeOptions({1, 1, 1, 1}).devices(devices(4)).chunks(2).checkpoint(Checkpoint::kNever));
-      // The input requires a gradient, because a value without one would leave as a copy.
+      // The input requires a gradient, because a value without a gradient would leave the stage as
+      // a copy.
       const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
       at::Tensor y;
       if (step) {
@@ -399,12 +402,13 @@ TEST_F(Device, AnInputMayBeChangedRightAfterAFailure) {
   const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
   EXPECT_THROW(pipe->forward(x), std::runtime_error);
   torch::NoGradGuard no_grad;
-  x.fill_(1000);  // a race on the fake accelerator, if a copy were still reading x
+  x.fill_(1000);  // if a copy were still reading x, the fake accelerator would report a race
   x.fill_(0.5);
   EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(torch::full({4, 4}, 1.0).tanh()));
 }
 
-// Forward and backward run under different current streams; the gradients are used on the second.
+// Forward and backward run under different current streams. The gradients are used on the streams
+// of the backward, and must have the same bits as with one stream.
 TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   testing::manual_seed(1);
   const at::Tensor input = torch::randn({6, 2, 8, 8});
@@ -427,14 +431,16 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
         } else if (!same) {
           other.emplace();
         }
-        // Sets gradients before the backward, written on the streams of the backward.
+        // The parameters' gradients are set before the backward, on the streams of the backward, so
+        // the pipeline adds to them.
         for (const at::Tensor& parameter : pipe->parameters()) {
           parameter.mutable_grad() = torch::zeros_like(parameter);
         }
         loss.backward();
         std::vector<at::Tensor> results = {on_host(x.grad() * 1)};
         for (const at::Tensor& p : pipe->parameters()) results.push_back(on_host(p.grad() * 1));
-        // The allocator reuses at once the memory that is freed here.
+        // The memory that is freed here is reused at once. A stage that still reads it would get
+        // NaN.
         loss = at::Tensor();
         for (int k = 0; k < 3; ++k) torch::full({6, 2, 8, 8}, NAN, device(k));
         return results;
@@ -444,8 +450,8 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
   }
 }
 
-// Works on a stream of its own, like a layer that overlaps two branches, and reads a weight that
-// another layer has registered.
+// A layer that works on a stream of its own, like a layer that overlaps two branches. It reads a
+// weight that another layer has registered.
 struct OwnStreamImpl : nn::Module {
   explicit OwnStreamImpl(at::Tensor weight) : weight(std::move(weight)) {}
   at::Tensor forward(at::Tensor x) {
@@ -476,7 +482,7 @@ TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
     const c10::Device where = on_devices ? device() : c10::Device(c10::kCPU);
     GPipe pipe(model,
                GPipeOptions({1, 1, 2}).devices({where, where, where}).chunks(3).checkpoint(mode));
-    model->ptr<OwnStreamImpl>(2)->weight = first->weight;  // moved to the device by now
+    model->ptr<OwnStreamImpl>(2)->weight = first->weight;  // the weight is on the device now
     const at::Tensor x = testing::copy_on(where, torch::randn({6, 4})).requires_grad_();
     if (step) {
       pipe->step({x}, {}, square);
@@ -495,8 +501,8 @@ TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
 }
 
 // The input's gradient of this stage is also the gradient of a skip, because an addition gives one
-// gradient to both its inputs. One of the two is copied to another device. The other stays, and the
-// previous stage adds to it.
+// gradient to both its inputs. One of the two is copied to another device. The other one stays, and
+// the previous stage adds to it. So it may do that only after the copy.
 struct BlockImpl : nn::Module {
   BlockImpl()
       : a(register_module("a", nn::Linear(4, 4))), b(register_module("b", nn::Linear(4, 4))) {}
@@ -528,7 +534,7 @@ TEST_F(Device, AGradientThatIsCopiedIsNotAddedToMeanwhile) {
   }
 }
 
-// Computes its forward again in its backward, including dropout.
+// A function that computes its forward again in its backward, including dropout.
 struct Redraw : torch::autograd::Function<Redraw> {
   static at::Tensor mask(const at::Tensor& x) { return torch::bernoulli(torch::full_like(x, 0.5)); }
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
@@ -555,8 +561,8 @@ TEST_F(Device, UsersCodeInBackwardDrawsWhatItsForwardDrew) {
   }
 }
 
-// A backward that runs a pipeline's backward, on the thread for which the stages' own backward
-// would wait.
+// A function whose backward runs a pipeline's backward. For a GPU, it does so on a thread of
+// autograd for which the stages' own backward would wait.
 struct Nested : torch::autograd::Function<Nested> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             GPipe* pipe) {
@@ -609,7 +615,7 @@ TEST_F(Device, ALayerMayMoveItsOutputToAnotherDevice) {
   }
 }
 
-// Layers and losses may use other devices than their stage's.
+// A layer that uses another device than its stage's, as layers and losses may.
 struct AddFarImpl : nn::Module {
   explicit AddFarImpl(at::Tensor far) : far(std::move(far)) {}
   at::Tensor forward(at::Tensor x) { return x + far.to(x.device(), /*non_blocking=*/true); }
@@ -633,7 +639,7 @@ TEST_F(Device, OtherDevicesThanAStagesAreInTheOrderOfTheCallersStreamsToo) {
   EXPECT_GT(on_host(metric * 1).item<double>(), 0);
 }
 
-// The output is neither dense nor in the usual order of dimensions.
+// A layer whose output is neither dense nor in the usual order of dimensions.
 struct GapsImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return (x * 2).transpose(1, 2).slice(1, 0, 4); }
 };
@@ -654,7 +660,7 @@ TEST_F(Device, ValuesOfAnyLayoutTravelWithoutAWaitOfTheHost) {
   }
 }
 
-// Records the strides of its input.
+// A layer that records the strides of its input.
 struct LookImpl : nn::Module {
   at::Tensor forward(at::Tensor x) {
     seen = x.strides().vec();
@@ -664,7 +670,7 @@ struct LookImpl : nn::Module {
 };
 TORCH_MODULE(Look);
 
-// The order in which kernels add up depends on the gaps.
+// The order in which kernels add up depends on the gaps of a view, so its copy must have them.
 TEST_F(Device, AViewKeepsItsGapsOnTheHostToo) {
   const c10::Device host(c10::kCPU);
   for (const std::vector<c10::Device>& where :
@@ -694,8 +700,8 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
     used.push_back(gradients[k] * 1);
     const auto shape = gradients[k].sizes().vec();
     gradients[k] = at::Tensor();
-    // The memory of the gradients is free now. If the stages' streams give it to another tensor,
-    // that must not overwrite the gradients yet.
+    // The memory of the gradient is free now. If it goes to another tensor on the stage's stream,
+    // that tensor must not overwrite the gradient before it was used.
     const internal::StreamScope before(streams.at(static_cast<size_t>(where == device(1))));
     torch::full(shape, NAN, where);
   }
@@ -711,7 +717,8 @@ struct CountingImpl : nn::Module {
 };
 TORCH_MODULE(Counting);
 
-// Calls until a call throws, because the result of a device's computation is known only later.
+// Repeats the call until it throws, and returns the message. The error may come late, because the
+// result of a device's computation is known only later.
 std::string late_error(const std::function<void()>& call) {
   for (int k = 0; k < 50; ++k) {
     try {
@@ -747,15 +754,15 @@ TEST_F(Device, AnOptimizerBetweenForwardAndBackwardIsAnErrorAtOnceOrInALaterCall
   pipe->step({x}, {}, square);
   EXPECT_THAT(late_error([&] {
                 const at::Tensor output = pipe->forward(x);
-                // Changes the parameters as torch::optim::SGD does.
+                // The parameters are changed as torch::optim::SGD changes them.
                 for (const at::Tensor& parameter : pipe->parameters()) {
                   parameter.data().sub_(parameter.grad(), 10);
                 }
                 square({output}, {}).backward();
               }),
               HasSubstr("as optimizers do"));
-  // An error is forgotten once it is reported. Some answers to the last of these calls may still be
-  // on their way; the next call reports them together.
+  // An error is forgotten once it is reported. Some answers to the last calls may still be on their
+  // way. The next call reports them together.
   if (testing::for_gpus()) {
     for (const c10::Device& used : devices(3)) {
       c10::impl::VirtualGuardImpl(used.type()).synchronizeDevice(used.index());
@@ -786,7 +793,7 @@ TEST_F(Device, WhatIsLoadedGoesWhereThePartitionsAre) {
   for (const std::vector<c10::Device>& where : {devices(3), turned}) {
     for (const bool to_cpu : {false, true}) {
       GPipe pipe = make({1, 1, 1}, where);
-      pipe->step({testing::copy_on(where[0], x)}, {}, square);  // so that there are gradients
+      pipe->step({testing::copy_on(where[0], x)}, {}, square);  // makes gradients
       if (to_cpu) {
         torch::load(pipe, file, c10::Device(c10::kCPU));
       } else {
@@ -842,7 +849,7 @@ TEST_F(Device, TrainingFollowsThePlainModel) {
     const at::Tensor want = loss({plain->forward(x)}, {y});
     want.backward();
     const double have = pipe->step({x.to(device(0))}, {y.to(device(1))}, loss).loss;
-    // The plain model runs on the host, on whole batches.
+    // The plain model runs on the host, on whole batches, so its sums are rounded differently.
     EXPECT_NEAR(have, want.item<double>(), 1e-4) << i;
     descend(plain->parameters());
     descend(pipe->parameters());

@@ -33,11 +33,12 @@ using testing::fake::HostWaitScope;
 using testing::fake::runtime;
 
 constexpr int64_t kChunks = 3;
-constexpr int64_t kRows = 8;  // micro-batches of 3, 3 and 2 rows
+constexpr int64_t kRows = 8;  // makes micro-batches of 3, 3 and 2 rows
 
 enum class Way { kForward, kOneFOneB, kGPipe, kAnySchedule };
 
-// The waits of one training step, as the fake accelerator reports them. `work` runs the step.
+// Returns the waits of one training step, as the fake accelerator reports them. `work` runs the
+// step.
 template <typename Work>
 std::vector<std::string> waits_of(const Work& work) {
   (void)runtime().take_unexpected_waits();
@@ -59,7 +60,7 @@ class HostWaitsTest : public ::testing::TestWithParam<std::tuple<int64_t, Checkp
 };
 class HostWaitsWithGraphs : public HostWaitsTest {};
 
-// With graphs, the steps whose waits are counted are replays.
+// Expects that no thread waits. With graphs, the steps whose waits are counted are replays.
 void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
   const auto [partitions, mode, way, one_device] = parameters;
   int64_t replayed = 0;
@@ -100,9 +101,11 @@ void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
           pipe->step(inputs, targets, sample.loss, options);
         }
       };
-      // The first steps run without graphs, and the next ones record them.
+      // With graphs, the first steps run without recording, and the next ones record. The steps
+      // after these four are replays.
       for (int step = 0; graphs && step < 4; ++step) train();
-      // In the second step the schedule is already compiled, and the streams and buffers are made.
+      // The second step differs from the first: its schedule is already compiled, and its streams
+      // and buffers are made.
       for (int step = 0; step < 2; ++step) {
         const auto waits = waits_of(train);
         if (way == Way::kForward) {
@@ -156,7 +159,8 @@ INSTANTIATE_TEST_SUITE_P(Some, HostWaitsWithGraphs,
                                             ::testing::Bool()),
                          case_name);
 
-// Checks that the tests above would notice a wait.
+// Shows that the tests above would notice a wait: a layer that reads a value is reported with its
+// place.
 TEST(HostWaits, AreFoundWithTheirPlace) {
   const auto asks = testing::layer<at::Tensor, at::Tensor>(
       [](const at::Tensor& x) { return x * x.abs().max().item<double>(); });

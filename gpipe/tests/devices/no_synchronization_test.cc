@@ -1,6 +1,6 @@
 // Tests on a GPU that a forward and its backward, or a step until it reads its loss, make no call
-// that is known to LibTorch as one that waits for the device: LibTorch makes such calls an error.
-// host_waits_test is the same test for machines without a GPU.
+// that is known to LibTorch as one that waits for the device: LibTorch can make such calls an
+// error. host_waits_test is the same test for machines without a GPU.
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ namespace {
 #if GPIPE_TORCH_HAS_CUDA
 using NoSynchronization = testing::DeviceTest;
 
-// While it lives, waiting for a GPU is an error.
+// While a WaitsForbidden lives, waiting for a GPU is an error.
 class WaitsForbidden {
  public:
   WaitsForbidden() {
@@ -63,7 +63,8 @@ TEST_F(NoSynchronization, InForwardAndBackward) {
   }
 }
 
-// The events of a step's actions begin and end before the loss is read.
+// Reading the loss waits, so step() throws. All of the step's actions come before that, so no stage
+// may have failed.
 TEST_F(NoSynchronization, InAStepUntilItReadsItsLoss) {
   for (const testing::SampleModel& sample : testing::sample_models()) {
     GPipe pipe = pipe_of(sample, 3, Checkpoint::kExceptLast);

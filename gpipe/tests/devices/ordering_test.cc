@@ -77,7 +77,8 @@ Tensors train(const Slow& slow, Checkpoint mode, Way way, bool one_device) {
                                             : testing::devices(kStages))
                         .chunks(kChunks)
                         .checkpoint(mode));
-  // If devices differ, other streams make it more likely that an early read is detected.
+  // If devices differ, other streams than the default ones make it more likely that an early read
+  // is detected.
   std::optional<testing::OtherStreamsScope> streams;
   if (!one_device) streams.emplace();
   const at::Tensor x = testing::copy_on(device(), torch::randn({2 * kChunks, 8})).requires_grad_();

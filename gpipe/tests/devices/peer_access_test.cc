@@ -1,6 +1,6 @@
 // Tests that a pipeline's values go the direct way between two GPUs whose hardware has peer access.
-// LibTorch enables peer access at the first copy between two devices, so the test shows that our
-// copy is such a copy. Without peer access, the values must arrive nevertheless.
+// LibTorch enables peer access at the first copy between two devices, so the test shows that the
+// pipeline's copy is such a copy. Without peer access, the values must arrive nevertheless.
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ namespace {
 namespace nn = torch::nn;
 using testing::device;
 
-// Calls the CUDA runtime that LibTorch uses; this program does not link one.
+// Calls the CUDA runtime that LibTorch uses, because this program does not link one.
 int enable_peer_access(c10::Device to) {
   using Enable = int (*)(int device, unsigned flags);
   const auto enable = reinterpret_cast<Enable>(dlsym(RTLD_DEFAULT, "cudaDeviceEnablePeerAccess"));
@@ -62,7 +62,7 @@ TEST_F(PeerAccess, IsOnAfterAStepBetweenTwoGpus) {
   EXPECT_THAT(testing::on_host(x.grad()), testing::EqualsBitwise(weights / 2)) << "two chunks";
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
     if (!at::cuda::canDeviceAccessPeer(device(from).index(), device(to).index())) continue;
-    // A second call that enables peer access says whether it was already on.
+    // If peer access is already on, another call that enables it says so.
     const c10::DeviceGuard guard(device(from));
     EXPECT_EQ(enable_peer_access(device(to)), cudaErrorPeerAccessAlreadyEnabled)
         << "from " << from << " to " << to;

@@ -122,7 +122,7 @@ struct Training {
   std::function<void(GPipe&, Model&, int64_t)> before = nullptr;  // called before each step
 };
 
-// The results after each of a few steps.
+// Returns the results after each of a few steps.
 std::vector<Tensor> train(const std::vector<int64_t>& numbers, const Training& training,
                           std::vector<GraphUse>* use = nullptr) {
   Model model = make_model();
@@ -207,7 +207,8 @@ TEST_F(TiedDevices, StepsOnOtherStreamsWaitForTheCopies) {
   training.before = [&](GPipe& pipe, Model& model, int64_t k) {
     streams.reset();
     if (k % 2 == 1) streams.emplace();
-    // The device is still computing the weight from which the copies are made.
+    // The device is still computing the weight when the step begins, so the copies of the weight
+    // must wait.
     const c10::NoGradGuard no_grad;
     testing::slow_work(pipe->devices().front());
     model.first->weight.mul_(0.9);
@@ -340,7 +341,7 @@ TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
   if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
   Model model = make_model();
   std::vector<Checkpoint> modes(6, Checkpoint::kNever);
-  modes[2] = Checkpoint::kAlways;  // a stage that has only a copy
+  modes[2] = Checkpoint::kAlways;  // this stage has only a copy
   GPipe pipe(model.layers, options_on(kSpread[0]).partition_checkpoints(modes));
   const Tensor x = rows(pipe);
   const Tensor loss = square({pipe->forward(x)}, {});
@@ -353,7 +354,7 @@ TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
               HasSubstr("the parameter '0.weight' has been modified by an inplace operation"));
 }
 
-// The gradient of a parameter that was frozen after the forward is dropped, as in LibTorch.
+// If a parameter was frozen after the forward, its gradient is dropped, as in LibTorch.
 TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
   std::vector<std::vector<Tensor>> seen;
   for (const std::vector<int64_t>& numbers :
@@ -377,15 +378,15 @@ TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
   for (const std::vector<Tensor>& gradients : seen) EXPECT_THAT(gradients, EqualsBitwise(seen[0]));
 }
 
-// Lets no gradient through, except that of its weight.
+// A layer that lets no gradient through, except that of its weight.
 struct CutLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   Tensor forward(const Tensor& x) { return LaterImpl::forward(x.detach()); }
 };
 TORCH_MODULE(CutLater);
 
-// A stage that has the weight, too. It must pass on the gradients for the weight that later stages
-// send.
+// The stage in the middle has the weight, too, and gets no gradient for its output. Still it must
+// pass on the gradients for the weight that later stages send.
 TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
   for (const Checkpoint mode : kModes) {
     std::vector<Tensor> seen;
@@ -404,7 +405,7 @@ TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
   }
 }
 
-// Uses the weight in a backward of its own, as users' own checkpointing does.
+// A layer that uses the weight in a backward of its own, as users' own checkpointing does.
 struct OwnBackwardLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   Tensor forward(const Tensor& x) { return testing::OwnBackward::apply(x, weight); }
@@ -428,7 +429,7 @@ TEST_F(TiedDevices, AGradientThatACopyAloneWouldGetIsRefused) {
   }
 }
 
-// Changes its weight in its forward, as an embedding with max_norm does.
+// A layer that changes its weight in its forward, as an embedding with max_norm does.
 struct ClampedImpl : FirstImpl {
   Tensor forward(const Tensor& x) {
     const c10::NoGradGuard no_grad;
@@ -438,8 +439,9 @@ struct ClampedImpl : FirstImpl {
 };
 TORCH_MODULE(Clamped);
 
-// The change is also refused if nothing is recorded and ModelState does not check. (If the first
-// stage is on the host, the copy is made at once.)
+// The copy is made when the run begins, so it would not have the change. That is refused also if
+// nothing is recorded, when ModelState does not check. If all stages are on the host, there is no
+// copy, and no error.
 TEST_F(TiedDevices, AChangeInAForwardIsRefusedWhereCopiesDoNotHaveIt) {
   for (const c10::Device& last : {c10::Device(c10::kCPU), testing::device(0)}) {
     const Clamped first;
@@ -490,7 +492,7 @@ TEST_F(TiedDevices, ALayerThatTakesNoCopyIsRefusedAndSaysWhatToDo) {
   EXPECT_NO_THROW(GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 0}))));
 }
 
-// Refuses the parameters that it is given the first time.
+// A layer that refuses the parameters that it is given the first time.
 struct ThrowingImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   void use_tied_parameters(const std::vector<Tensor>& parameters) override {
@@ -571,7 +573,8 @@ TEST_F(TiedDevices, Gpt2TrainsToTheBitsOfOneDevice) {
   }
 }
 
-// During a run a layer uses the copies of that run's pipeline.
+// Runs two pipelines over one model in two threads. Their results must be those without threads,
+// because during a run a layer uses the copies of that run's pipeline.
 void run_in_two_threads(const Model& model, const nn::Sequential& layers,
                         const std::vector<int64_t>& devices) {
   const std::vector<GPipe> pipes = {GPipe(layers, options_on(devices)),
@@ -605,7 +608,8 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
   const testing::HostWaitsAllowed waits;
   const Model model = make_model();
   run_in_two_threads(model, model.layers, kSpread[0]);
-  // The weight is used on another device first, so the first stage's device has the copy.
+  // Here the stage that owns the weight is on device 1, so device 0, where the pipeline begins, has
+  // the copy.
   const Model behind = make_model();
   run_in_two_threads(behind,
                      nn::Sequential(nn::Linear(kWidth, kWidth), behind.first, behind.later[0],
@@ -613,7 +617,8 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
                      {0, 1, 0, 0, 0, 1});
 }
 
-// If a call fails, the parameters must be put back, too.
+// A layer that fails once. During a run, tied layers on other devices have copies of the parameter.
+// After the failure each layer must have its own parameters again.
 struct ThrowsOnceImpl : nn::Module {
   Tensor forward(const Tensor& x) {
     TORCH_CHECK(++calls != 3, "the third call");

@@ -1,5 +1,5 @@
-// Tests the pipeline as a part of a larger autograd graph: it supports everything that autograd
-// offers a plain module, and its results are bitwise those of the plain model micro-batch by
+// Tests the pipeline as a part of a larger autograd graph: it must support everything that autograd
+// offers a plain module. Its results must be bitwise those of the plain model, run micro-batch by
 // micro-batch.
 
 #include <ATen/Parallel.h>
@@ -53,7 +53,8 @@ nn::Sequential chain() {
 
 constexpr int64_t kChunks = 3;
 
-// A single worker runs on the caller's thread, so that its backward runs inside the caller's.
+// If there is one worker, it runs on the caller's thread, so its backward runs inside the caller's
+// backward.
 struct Setting {
   Checkpoint mode = Checkpoint::kNever;
   bool one_worker = false;
@@ -96,7 +97,7 @@ TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
   nn::Sequential plain = chain();
   GPipe pipe = piped(chain(), GetParam());
   const torch::Tensor x = batch().requires_grad_();
-  // The input, and parameters of the first and the last partition.
+  // Gradients are asked for the input, and for parameters of the first and the last partition.
   const auto inputs_of = [&](const auto& model) {
     const auto p = model->named_parameters();
     return std::vector<torch::Tensor>{p["0.weight"], x, p["4.bias"], p["0.bias"]};
@@ -107,7 +108,7 @@ TEST_P(Autograd, GradTowardsParametersEqualsThePlainModels) {
   EXPECT_THAT(have, EqualsBitwise(want));
   for (const auto& p : pipe->parameters()) EXPECT_FALSE(p.grad().defined());
   EXPECT_FALSE(x.grad().defined());
-  // The next backward accumulates as usual.
+  // The next backward() must accumulate as usual.
   pipe->forward(x).pow(2).sum().backward();
   for (const auto& p : pipe->parameters()) EXPECT_TRUE(p.grad().defined());
   EXPECT_THAT(pipe->named_parameters()["0.weight"].grad(), EqualsBitwise(want[0]));
@@ -126,8 +127,8 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
       torch::autograd::grad({output[0].pow(2).sum()}, {plain->named_parameters()["0.weight"]});
   const auto have = torch::autograd::grad({pipe->forward(batch()).pow(2).sum()},
                                           {pipe->named_parameters()["0.weight"]});
-  // Six gradients of two stages are added in another order than the plain model's. They are near
-  // one, so each of the five sums may round by about 1e-7.
+  // Six gradients of two stages are added in another order than the plain model's. The gradients
+  // are near one, so each of the five sums may round by about 1e-7.
   EXPECT_TRUE(torch::allclose(want[0], have[0], /*rtol=*/1e-5, /*atol=*/1e-6));
 }
 
@@ -143,8 +144,8 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
               EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
 }
 
-// See the documentation's row about gradients in shared memory: LibTorch would make the two .grad
-// the same tensor.
+// LibTorch would give both .grad the same memory, because the gradients of `a` and `b` share it.
+// The pipeline gives each gradient memory of its own.
 TEST_P(Autograd, BackwardWithAListOfInputsGivesEachGradientMemoryOfItsOwn) {
   const torch::Tensor a = torch::ones({4}).requires_grad_();
   const torch::Tensor b = torch::ones({4}).requires_grad_();
@@ -189,7 +190,8 @@ TEST_P(Autograd, AStepInsideAnotherBackwardHasAllItsGradients) {
   alone->step({batch()}, {}, loss);
   const std::function<void()> train = [&] { pipe->step({batch()}, {}, loss); };
   const torch::Tensor x = batch().requires_grad_();
-  // With a list of inputs the outer backward does not need the pipeline.
+  // The outer backward has a list of inputs, which does not name the pipeline's parameters. Still
+  // the step inside gets all its gradients.
   torch::autograd::grad({TrainsInBackward::apply(x, train).sum()}, {x});
   for (const auto& parameter : alone->named_parameters()) {
     const torch::Tensor gradient = pipe->named_parameters()[parameter.key()].grad();
@@ -317,7 +319,7 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
     for (int step = 0; step < 4; ++step) {
       plain_optimizer->zero_grad();
       pipe_optimizer->zero_grad();
-      for (int part = 0; part < 2; ++part) {  // gradient accumulation over two calls
+      for (int part = 0; part < 2; ++part) {  // gradients accumulate over two calls
         micro_batched.forward_backward({x + part}, {}, mean_square);
         mean_square({pipe->forward(x + part)}, {}).backward();
       }
@@ -348,7 +350,7 @@ TEST_P(Autograd, OptimizersAndClippingTrainLikeThePlainModel) {
   });
 }
 
-// An optimizer that runs forward and backward itself, several times a step.
+// L-BFGS is an optimizer that runs forward and backward itself, several times a step.
 TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   const torch::Tensor x = batch();
   auto train = [](const std::vector<torch::Tensor>& parameters, auto forward) {
@@ -376,8 +378,8 @@ TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   }
 }
 
-// A function whose backward uses the engine: it runs a backward of its own, and queues a callback
-// for the end.
+// A function whose backward uses autograd's engine. It runs a backward of its own, and queues a
+// callback for the end.
 struct DemandingFunction : torch::autograd::Function<DemandingFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                std::atomic<int64_t>* callbacks) {
@@ -434,7 +436,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, Autograd,
                                   (info.param.one_worker ? "_one_worker" : "");
                          });
 
-// A layer that counts its calls; without parameters.
+// A layer without parameters that counts its calls.
 struct CountImpl : nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     ++calls;
@@ -470,7 +472,8 @@ TEST_P(Autograd, GradTowardsABorrowedParameterHasAllItsTerms) {
   pipe->zero_grad();
   EXPECT_THAT(torch::autograd::grad({loss()}, {first->weight})[0], EqualsBitwise(want));
   EXPECT_FALSE(first->weight.grad().defined());
-  // A tensor that no layer has registered has no edge out of the pipeline.
+  // No edge leads out of the pipeline to a tensor that no layer has registered, so its gradient
+  // cannot be asked for.
   try {
     torch::autograd::grad({loss() + own.sum()}, {first->weight, own});
     FAIL();
@@ -525,7 +528,8 @@ TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
     testing::manual_seed(5);
     const torch::Tensor w = torch::randn({4}).requires_grad_();
     torch::Tensor scale;
-    // The graph is made by another thread, whose nodes have sequence numbers of their own.
+    // The graph is made by another thread, whose nodes have sequence numbers of their own. So
+    // numbers do not tell which nodes belong to the stage.
     std::thread([&] {
       torch::Tensor other = w;
       for (int k = 0; k < 500; ++k) other = other * 1.001;
@@ -545,7 +549,8 @@ TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
   EXPECT_THAT(results[1], EqualsBitwise(results[0]));
 }
 
-// Each backward uses its own output gradients, and one follows the other.
+// Two threads run backward through one output. Each backward must use its own output gradients, and
+// they run one after the other.
 TEST_P(Autograd, TwoThreadsRunBackwardThroughOneOutput) {
   for (int run = 0; run < 20; ++run) {
     nn::Sequential module = chain();
@@ -587,7 +592,8 @@ TEST_P(Autograd, AfterAFailedBackwardTheMessageSaysSo) {
   }
 }
 
-// The chain is destroyed without recursion.
+// The graph is a chain of 20,000 outputs. It must be destroyed without recursion, which would
+// overflow the stack.
 TEST(LongChain, OfAPipelinesOwnOutputsCanBeDropped) {
   GPipe pipe(nn::Sequential(nn::Tanh()),
              GPipeOptions({1}).devices({c10::Device(c10::kCPU)}).checkpoint(Checkpoint::kNever));
@@ -597,7 +603,8 @@ TEST(LongChain, OfAPipelinesOwnOutputsCanBeDropped) {
   y = torch::Tensor();
 }
 
-// A node that outlives the call, because the layer keeps its result, stays unchanged.
+// The node of `kept` outlives the call, because the layer keeps its result. The pipeline must leave
+// no hooks on that node.
 TEST(LastingHistory, OfALayersResultGathersNothing) {
   struct ConstantImpl : nn::Module {
     ConstantImpl() : base(torch::ones({4}).requires_grad_()), kept(base.exp()) {}
@@ -680,8 +687,8 @@ TEST(OnePipeline, FromTwoThreadsRunsOneCallAfterTheOther) {
   EXPECT_EQ(same, 100);
 }
 
-// Neither call changes tensors to which the other one adds: a scale of 1 leaves gradients as they
-// are.
+// Clipping must not change gradients while a step adds to them. With this limit the scale is 1, so
+// clipping leaves gradients as they are.
 TEST(OnePipeline, ClipsInOneThreadWhileAnotherTrains) {
   const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
   namespace nn = torch::nn;
@@ -708,9 +715,10 @@ TEST(OnePipeline, ClipsInOneThreadWhileAnotherTrains) {
   for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
 }
 
-// None of these calls reads or writes what a run in another thread uses.
+// A call that saves, loads or materializes waits for the run, so that it does not read or write
+// what a run in another thread uses.
 TEST(OnePipeline, IsSavedLoadedAndMaterializedBetweenRuns) {
-  std::atomic<bool> waits{false};  // in the layer, for the other thread's call
+  std::atomic<bool> waits{false};  // whether the layer waits for the other thread's call
   std::atomic<bool> is_running{false};
   std::atomic<bool> has_returned{false};
   bool was_interrupted = false;

@@ -30,7 +30,8 @@ namespace nn = torch::nn;
 using testing::EqualsBitwise;
 using testing::on_host;
 
-// An unregistered batch norm inside a user's module: only the operator can be seen.
+// A user's module with a batch norm that it calls as a function. The pipeline sees only the
+// operator.
 struct HiddenNormImpl : nn::Module {
   explicit HiddenNormImpl(int64_t channels) {
     running_mean = register_buffer("running_mean", torch::zeros({channels}, torch::kDouble));
@@ -94,20 +95,20 @@ GPipeOptions options(int64_t chunks, Checkpoint mode, bool deferred) {
 class Deferred
     : public ::testing::TestWithParam<std::tuple<Checkpoint, Entry, std::optional<double>>> {};
 
-// The first layer's output does not depend on the norm, so its statistics over the mini-batch are
-// those of the plain model over the whole batch. The hidden norm sees inputs normalized by
-// micro-batch; its statistics are compared with those of exactly these inputs.
+// The input of the first norm does not depend on any norm, so its statistics over the mini-batch
+// must be those of the plain model over the whole batch. The hidden norm sees inputs that were
+// normalized by micro-batch, so its statistics are compared with those of exactly these inputs.
 TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   const auto [mode, entry, momentum] = GetParam();
-  // For the cumulative average, LibTorch's layer reads the count.
+  // For the cumulative average, LibTorch's layer reads the count, which waits for the device.
   std::optional<testing::HostWaitsAllowed> waits;
   if (!momentum) waits.emplace();
   nn::Sequential plain = norms(momentum);
   nn::Sequential module = norms(momentum);
   GPipe pipe(module, options(4, mode, /*deferred=*/true));
   testing::manual_seed(5);
-  // The lengths include short and odd mini-batches: 2 rows give two micro-batches, 7 give 2, 2, 2
-  // and 1.
+  // The lengths include short and odd mini-batches: 2 rows make two micro-batches, 7 rows make
+  // four, of 2, 2, 2 and 1.
   for (const int64_t rows : {8, 2, 7, 8}) {
     const torch::Tensor input = torch::randn({rows, 2, 4, 4}, torch::kDouble) * 3 + 5;
     {
@@ -123,10 +124,10 @@ TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
               expected.num_batches_tracked.item<int64_t>());
   }
   EXPECT_EQ(plain->named_buffers().keys(), pipe->named_buffers().keys());
-  // The hidden norm's inputs have mean 0 in every micro-batch.
+  // The first norm gives the hidden norm inputs with mean 0 in every micro-batch.
   EXPECT_TRUE(close(layer<HiddenNormImpl>(module, 2)->running_mean, torch::zeros({3})));
   EXPECT_FALSE(close(layer<HiddenNormImpl>(module, 2)->running_var, torch::ones({3})));
-  // Evaluation uses the gathered statistics.
+  // An evaluation must use the gathered statistics.
   plain->eval();
   pipe->eval();
   const torch::Tensor probe = torch::randn({4, 2, 4, 4}, torch::kDouble);
@@ -146,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Entry::kForward, Entry::kStep1F1B, Entry::kStepGPipe),
                        ::testing::Values(std::optional<double>(0.1), std::optional<double>())));
 
-// Large means and small variances: a sum of squares would cancel.
+// The means are large and the variances small. With a sum of squares the variance would be a
+// difference of large numbers, for which float has too few digits.
 TEST(DeferredBatchNorm, DoesNotCancelInFloat) {
   nn::Sequential plain(nn::BatchNorm1d(2));
   nn::Sequential module(nn::BatchNorm1d(2));
@@ -192,7 +194,7 @@ TEST(DeferredBatchNorm, ALayerInEvalModeIsLeftAlone) {
   EXPECT_EQ(layer<nn::BatchNorm2dImpl>(module, 1)->num_batches_tracked.item<int64_t>(), 0);
 }
 
-// Outputs and gradients are those of plain batch norm, micro-batch by micro-batch.
+// Outputs and gradients must be those of plain batch norm, micro-batch by micro-batch.
 TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   nn::Sequential plain_module = norms(0.1);
   nn::Sequential deferred_module = norms(0.1);
@@ -211,7 +213,7 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   }
 }
 
-// Without the option, statistics change once per micro-batch in every mode; a recompute does not
+// Without the option, statistics change once per micro-batch in every mode. A recompute does not
 // count.
 TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
   std::vector<torch::Tensor> means;
@@ -228,7 +230,8 @@ TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
 }
 
 // A layer before the norm gets other gradients than in the plain model, whose norm normalizes the
-// whole mini-batch at once, so from the second step on the norm sees other inputs.
+// whole mini-batch at once, so from the second step on the norm sees other inputs. Then the
+// statistics must differ.
 TEST(DeferredBatchNorm, StatisticsDriftFromThePlainModelsOnceWeightsWereUpdated) {
   nn::Sequential plain = norms(0.1);
   nn::Sequential module = norms(0.1);

@@ -1,6 +1,6 @@
-// Tests random numbers inside a pipeline: a recompute draws the same as its forward, and with a
-// fixed seed results depend only on the model and the data, even if other threads draw at the same
-// time.
+// Tests random numbers inside a pipeline: a recompute must draw the same as its forward. With a
+// fixed seed, results must depend only on the model and the data, even if other threads draw at the
+// same time.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,8 +37,8 @@ GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mo
       .checkpoint(mode);
 }
 
-// Draws from the process's own generator from start() on, until it is destroyed. start() returns
-// when the first number is drawn.
+// A Drawer draws from the process's own generator on another thread, from start() on until it is
+// destroyed. start() returns when the first number is drawn.
 class Drawer {
  public:
   Drawer()
@@ -79,14 +79,14 @@ TEST(DrawsTest, DropoutDropsTheSameInForwardAndRecompute) {
     ASSERT_TRUE(dropped.any().item<bool>());
     ASSERT_FALSE(dropped.all().item<bool>());
     ASSERT_THAT(y, EqualsBitwise(on_host(x.grad())))
-        << "in repeat " << repeat;  // both the mask, scaled
+        << "in repeat " << repeat;  // output and gradient are both the mask, scaled
   }
 }
 
 TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
   Drawer drawer;
   drawer.start();
-  // The draws of each micro-batch, by the value of its rows.
+  // The draws of each micro-batch. The key is the value of the micro-batch's rows.
   std::mutex mutex;
   std::map<double, std::vector<torch::Tensor>> drawn;
   auto draw = [&](torch::Tensor x) {
@@ -104,7 +104,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
     draw(x);
     return x;
   };
-  nn::Linear linear(4, 4);  // something to train; otherwise nothing is recomputed
+  nn::Linear linear(4, 4);  // without something to train, nothing is recomputed
   GPipe pipe(nn::Sequential(testing::layer<torch::Tensor, torch::Tensor>(
                  [&](torch::Tensor x) { return layer(x) + 0 * linear(x); })),
              options({1}, 4, Checkpoint::kAlways).devices({c10::kCPU}));
@@ -117,7 +117,7 @@ TEST(DrawsTest, EveryRandomOperatorDrawsAgainInTheRecompute) {
       ASSERT_EQ(draws.size(), 2u);
       EXPECT_THAT(draws[0], EqualsBitwise(draws[1])) << "micro-batch " << value;
       EXPECT_FALSE(torch::equal(draws[0], drawn.begin()->second[0]) &&
-                   value != drawn.begin()->first);  // each micro-batch has its own
+                   value != drawn.begin()->first);  // each micro-batch has draws of its own
     }
   }
 }
@@ -130,13 +130,14 @@ struct Run {
   int64_t threads;
 };
 
-// One training step under a seed while another thread draws, including the input and the
-// parameters.
+// Runs one training step under a seed, while another thread draws from the process's generator. The
+// seed also determines the input and the parameters.
 Tensors train(const Run& run) {
   Drawer drawer;
   testing::manual_seed(1);
   nn::Sequential model(testing::layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
-                         // The step's seed has been drawn by now, so other threads may draw.
+                         // The step's seed has been drawn when a layer runs, so other threads may
+                         // draw now.
                          drawer.start();
                          return x;
                        }),
@@ -191,7 +192,8 @@ TEST(DrawsTest, SchedulesAndEntriesDropTheSame) {
   for (const bool fill_drain : {false, true}) {
     const Tensors step = train({{3, 3}, Checkpoint::kAlways, true, fill_drain, 0});
     EXPECT_THAT(step[0], EqualsBitwise(forward[0]));
-    // The gradients are summed over the micro-batches in another order.
+    // The gradients are summed over the micro-batches in another order than by forward and
+    // backward.
     for (size_t k = 1; k < step.size(); ++k) {
       EXPECT_TRUE(torch::allclose(step[k], forward[k], /*rtol=*/1e-4, /*atol=*/1e-6));
     }
@@ -211,7 +213,7 @@ TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
   EXPECT_FALSE(torch::equal(first, second));
   testing::manual_seed(8);
   EXPECT_FALSE(torch::equal(on_host(pipe->forward(x)), first));
-  // Different micro-batches and layers must draw different numbers.
+  // Different micro-batches must draw different numbers.
   const torch::Tensor rows = first.view({4, -1});
   EXPECT_FALSE(torch::equal(rows[0], rows[1]));
 }

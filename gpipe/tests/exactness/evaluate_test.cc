@@ -1,5 +1,5 @@
-// Tests GPipe::evaluate: that it runs forward and loss only, is exact, and keeps nothing; and which
-// calls it accepts.
+// Tests GPipe::evaluate. It must run forward and loss only, be exact, and keep nothing. Also tests
+// which calls it accepts.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -60,7 +60,7 @@ struct Batch {
   Tensor target = torch::randint(kClasses, {8});
 };
 
-// The losses of micro-batches of three rows, and their weights.
+// The losses of the micro-batches (of three rows or fewer), and their weighted mean.
 struct Plain {
   std::vector<double> losses;
   double loss = 0;
@@ -100,12 +100,13 @@ TEST(Evaluate, IsBitwiseThePlainModelForEveryBalanceModeAndSchedule) {
   }
 }
 
-// evaluate() and step() give the same numbers, so that training and validation can be compared.
+// evaluate() and step() must give the same numbers, so that training and validation can be
+// compared.
 TEST(Evaluate, GivesTheLossOfAStep) {
   const Batch batch;
   const auto run = [&](auto call) {
     GPipe pipe(classifier(), cpu_options({2, 3}).chunks(3));
-    testing::manual_seed(8);  // in training mode: dropout draws
+    testing::manual_seed(8);  // dropout draws, because the pipeline is in training mode
     return call(pipe);
   };
   const StepOptions options = StepOptions().keep_outputs(true).weight(
@@ -174,7 +175,7 @@ TEST(Evaluate, GradModeIsOffInLayersAndLossAndAsBeforeAfterwards) {
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
   EXPECT_THAT(modes, ElementsAre(false, false, false, false));
   EXPECT_TRUE(torch::GradMode::is_enabled());
-  // evaluate also works where step would be refused, or have nothing to do.
+  // evaluate() also works if step() would be refused, or would have nothing to train.
   const torch::NoGradGuard no_grad;
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
   const c10::InferenceMode inference;
@@ -183,8 +184,8 @@ TEST(Evaluate, GradModeIsOffInLayersAndLossAndAsBeforeAfterwards) {
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
 }
 
-// A step would keep the outputs of all sixteen layers. An evaluation has one activation in each
-// stage, and the values that wait between two stages.
+// A step would keep the outputs of all sixteen layers. An evaluation must have only one activation
+// in each stage, and the values that wait between two stages.
 TEST(Evaluate, KeepsNothing) {
   at::set_num_threads(1);
   testing::count_live_memory();
@@ -254,7 +255,7 @@ TEST(Evaluate, FindsTheFirstValueThatIsNotFinite) {
       ThrowsMessage<c10::ValueError>(HasSubstr("layer 1")));
 }
 
-// A validation does not read gradients, so gradients of a step that went wrong do not matter to it.
+// A validation does not read gradients, so it does not matter that a gradient is NaN.
 TEST(Evaluate, LooksAtNoGradients) {
   nn::Sequential model(nn::Linear(2, 2));
   model->parameters()[0].mutable_grad() = torch::full({2, 2}, std::nanf(""));
@@ -279,7 +280,7 @@ TEST(Evaluate, TakesALossThatTheFunctionGoesOnToChange) {
   EXPECT_THAT(result.losses, ElementsAre(1, 2));
 }
 
-// Running statistics change as in a forward: if they are deferred, once per mini-batch.
+// Running statistics change as in a forward: once per mini-batch if they are deferred.
 TEST(Evaluate, InTrainingModeUpdatesStatisticsAsForwardDoes) {
   const Batch batch;
   const auto buffers = [&](auto call) {

@@ -51,7 +51,7 @@ struct Seen {
   bool training;
 };
 
-// A Linear that logs how it was called.
+// A linear layer that logs how it was called.
 struct WitnessImpl : nn::Module {
   WitnessImpl() { linear = register_module("linear", nn::Linear(4, 4)); }
   torch::Tensor forward(torch::Tensor x) {
@@ -141,7 +141,7 @@ TEST(GPipeForward, ScalarOutputsCannotBeJoined) {
       },
       ThrowsMessage<c10::ValueError>(
           AllOf(HasSubstr("scalar"), HasSubstr("one value for each row"), HasSubstr("step()"))));
-  EXPECT_EQ(pipe->forward(torch::rand({1, 4})).dim(), 0);  // one micro-batch: nothing to join
+  EXPECT_EQ(pipe->forward(torch::rand({1, 4})).dim(), 0);  // a single micro-batch is not joined
 }
 
 TEST(GPipeForward, AValueOfAnotherTypeAtABorderIsATypeError) {
@@ -151,7 +151,7 @@ TEST(GPipeForward, AValueOfAnotherTypeAtABorderIsATypeError) {
                 GPipe(nn::Sequential(count, fill), options({1, 1}))->forward(torch::rand({4, 4}));
               }),
               ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("long"), HasSubstr("layer 1 ('1')"))));
-  // Within a partition, layers may pass each other values of any type.
+  // Within a partition, layers may pass each other values of any type, so this is no error.
   GPipe inside(nn::Sequential(count, fill), options({2}).chunks(2));
   EXPECT_THAT(inside->forward(torch::rand({4, 4})), EqualsBitwise(torch::ones({4, 1})));
 }
@@ -229,8 +229,8 @@ int64_t threads_of_process() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// All OpenMP teams together would have more threads than there are cores; libgomp then lets none of
-// them spin (gpipe/internal/threads/openmp_team.h).
+// If all OpenMP teams together had more threads than there are cores, libgomp would let none of
+// them spin (gpipe/internal/threads/openmp_team.h). So idle teams must end.
 TEST(GPipeForward, OpenMpThreadsOfTheCallerEndBeforeALongRunAndThoseOfWorkersAfterIt) {
   std::mutex mutex;
   std::vector<int64_t> seen;
@@ -242,17 +242,18 @@ TEST(GPipeForward, OpenMpThreadsOfTheCallerEndBeforeALongRunAndThoseOfWorkersAft
   });
   const int usual = at::get_num_threads();
   std::thread([&] {
-    (void)at::get_num_threads();  // the first call sets the default
+    (void)at::get_num_threads();  // the first call sets the default number
     at::set_num_threads(4);
-    // A single micro-batch, for which the stages run one after the other.
+    // There is a single micro-batch, so the stages run one after the other.
     GPipe pipe(nn::Sequential(slow, nn::Identity()), options({1, 1}).chunks(1));
     const int64_t without_teams = threads_of_process();
-    // The first run does not know how long it takes. Its workers' threads end in the second.
+    // The pipeline does not know yet that the first run is long. So the teams end only in the
+    // second run.
     for (const int run : {1, 2, 3}) {
       (void)torch::ones({1 << 20}).exp();
       seen.clear();
       pipe->forward(torch::ones({2, 2}));
-      // An ended thread is listed for a moment longer.
+      // An ended thread is listed for a moment longer, so this waits.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       const int64_t after = threads_of_process();
       if (run == 1) {
@@ -288,7 +289,7 @@ TEST(GPipeForward, AnOutputWithOtherRowsThanTheMicroBatchIsRefused) {
     EXPECT_THAT([&] { pipe->forward(Tensors{x}); }, refused(shape, rows));
     EXPECT_THAT([&] { pipe->step({x}, {}, loss); }, refused(shape, rows));
   }
-  // With a single micro-batch there is nothing to join.
+  // A single micro-batch is not joined, so its output may have any rows.
   GPipe whole(nn::Sequential(nn::Identity(), time_first), options({1, 1}));
   EXPECT_THAT(whole->forward(x), EqualsBitwise(x.t() * 2));
 }
@@ -380,7 +381,7 @@ TEST(GPipeForward, ACheckpointedOutputWantsAGradientWhereAParameterOrAnInputDoes
 
 TEST(GPipeForward, ExceptLastKnowsTheLastMicroBatchOfAShortMiniBatch) {
   Witness witness;
-  GPipe pipe(nn::Sequential(witness), options({1}).chunks(4));  // kExceptLast
+  GPipe pipe(nn::Sequential(witness), options({1}).chunks(4));  // the mode is kExceptLast
   pipe->forward(torch::rand({2, 4})).sum().backward();          // two micro-batches
   EXPECT_THAT(witness->flags,
               ElementsAre(Pair(true, false), Pair(false, false), Pair(false, true)));
@@ -402,8 +403,8 @@ TEST(GPipeForward, LayersSeeWhetherTheyAreCheckpointedOrRecomputed) {
     }
     for (const Witness& witness : {first, last}) {
       EXPECT_THAT(witness->flags, ElementsAre(Pair(true, false), Pair(false, true)));
-      // Both passes must look to a layer like the plain model's pass. The graph of the first one is
-      // gone.
+      // Both passes must look to a layer like the plain model's pass, although the graph of the
+      // first pass is dropped.
       EXPECT_TRUE(witness->calls[0].has_history);
       EXPECT_TRUE(witness->calls[1].has_history);
     }
@@ -421,14 +422,14 @@ TEST(GPipeForward, TheWrappersTrainingFlagRulesCheckpointing) {
   GPipe pipe(nn::Sequential(first, last), options({1, 1}).checkpoint(Checkpoint::kAlways));
   pipe->eval();
   const Tensor output = pipe->forward(torch::rand({2, 4}));
-  EXPECT_TRUE(output.requires_grad());  // evaluation does not switch gradients off
+  EXPECT_TRUE(output.requires_grad());  // eval() does not switch gradients off
   output.sum().backward();
   EXPECT_THAT(first->flags, ElementsAre(Pair(false, false)));
   EXPECT_FALSE(first->calls[0].training);
   EXPECT_TRUE(first->linear->weight.grad().defined());
 
   pipe->train();
-  first->eval();  // a layer's own flag affects only the layer
+  first->eval();  // eval() of a layer affects only that layer
   first->flags.clear();
   last->flags.clear();
   pipe->forward(torch::rand({2, 4})).sum().backward();
@@ -517,7 +518,7 @@ TEST(GPipeForward, DeferredBatchNormCountsTheMiniBatchOnce) {
     const Tensor x = torch::randn({7, 4}) * 3 + 1;
     plain(x);
     pipe->forward(x.clone()).sum().backward();
-    // Sums over micro-batches are rounded differently from one over the batch.
+    // Sums over micro-batches are rounded differently from a sum over the batch.
     EXPECT_TRUE(torch::allclose(norm->running_mean, plain->running_mean, /*rtol=*/1e-5,
                                 /*atol=*/1e-6));
     EXPECT_TRUE(torch::allclose(norm->running_var, plain->running_var, /*rtol=*/1e-5,

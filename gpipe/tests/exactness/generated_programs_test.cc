@@ -50,16 +50,16 @@ std::vector<std::string> words_from(const char* name) {
   return words;
 }
 
-// The features that the fake accelerator cannot run (gpipe/testing/fake_accelerator/README.md):
+// The fake accelerator cannot run these features (gpipe/testing/fake_accelerator/README.md):
 const char* const kLacksOnFake[] = {
     "Lstm", "LastState", "Gru",  // LibTorch has them for other devices than the CPU as one operator
                                  // that the CPU does not have
-    "autocast",                  // there is no list of operators for such a device
+    "autocast",                  // autocast has no list of operators for such a device
 };
 
-// The features that a GPU computes differently each time, or returns in one tensor:
+// A GPU computes these features differently each time, or returns their results in one tensor:
 const char* const kLacksOnCuda[] = {
-    "num_layers(2)",   // dropout inside of cuDNN, which has a state of its own
+    "num_layers(2)",   // dropout in cuDNN, which has a random state of its own
     "halve in place",  // a fused cell gives both of its biases one tensor as their gradients, so
                        // what a hook writes there depends on which comes first (docs/guide, chapter
                        // 17)
@@ -83,8 +83,9 @@ std::vector<std::string> left_out(Kind kind) {
 }
 
 // Makes LibTorch sum in a fixed order in every operator that has such a kernel. An operator that
-// LibTorch knows to have none throws in the plain model. Must be called before anything is computed
-// on a GPU. For cuDNN and TF32 every test does so already (gpipe/testing/same_bits.cc).
+// LibTorch knows to have no such kernel throws in the plain model. The function must be called
+// before anything is computed on a GPU. For cuDNN and TF32 every test does so already
+// (gpipe/testing/same_bits.cc).
 void compute_the_same_each_time() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -95,11 +96,11 @@ uint64_t default_programs(Kind kind) {
   return kind == Kind::kCpu ? 1000 : kind == Kind::kFake ? 600 : 300;
 }
 
-// This is enough for graphs to be recorded and replayed.
+// So many calls are enough for graphs to be recorded and replayed.
 constexpr int64_t kCallsWithGraphs = 6;
 
-// The beginning of a message, without the parts that differ from program to program. Messages are
-// counted by it.
+// The beginning of a message, without the parts that differ from program to program. The test
+// counts messages by their beginnings.
 std::string beginning_of(const std::string& message) {
   return message.substr(0, std::min<size_t>(message.find('\n'), 110));
 }
@@ -110,7 +111,8 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   const Kind kind = kind_of_device();
   at::set_num_threads(1);
   if (kind == Kind::kCuda) compute_the_same_each_time();
-  // The check waits for devices, and so it would hide that other waits are missing.
+  // The check of held gradients waits for devices. There it would hide that another wait is
+  // missing, so it is made on the CPU only.
   internal::check_held_gradients(kind == Kind::kCpu);
   const uint64_t seed = number_from("GPIPE_TEST_SEED", 20261121);
   const uint64_t programs = number_from("GPIPE_PROGRAMS", default_programs(kind));
@@ -162,7 +164,7 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   // Larger counts would mean that the generator tests less than it seems to.
   if (programs >= 100) {
     EXPECT_LE(counts[Outcome::kInvalid], kind == Kind::kCuda ? drawn / 3 : drawn / 10);
-    // On devices fewer programs are run, so chance has more influence.
+    // On devices fewer programs are run, so chance has more influence, and the bound is wider.
     EXPECT_LE(counts[Outcome::kRefused], kind == Kind::kCpu ? drawn / 10 : drawn / 7);
     EXPECT_LE(counts[Outcome::kEqualButCopies], drawn / 50);
     EXPECT_LE(counts[Outcome::kUnrepeatable], drawn / 20);

@@ -59,8 +59,8 @@ std::string text_of(const Training& run) {
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
 
-// The output and the gradients of the input and the parameters, for two stages that both call
-// `make()`'s function between linear layers.
+// Returns the output and the gradients of the input and the parameters, for two stages that both
+// call `make()`'s function between linear layers.
 Tensors results(const Training& run, const std::function<Function()>& make) {
   testing::manual_seed(1);
   const nn::Sequential model(nn::Linear(8, 8), testing::layer<at::Tensor, at::Tensor>(make()),
@@ -89,7 +89,8 @@ Tensors results(const Training& run, const std::function<Function()>& make) {
 }
 
 // With recomputes the results must be those of the same schedule without them. GPUs may sum in
-// another order each time (fused attention's backward does).
+// another order each time (fused attention's backward does), so there the comparison has a
+// tolerance.
 void expect_as_without_recompute(const std::function<Function()>& make, double rtol = 1e-4,
                                  double atol = 1e-6) {
   for (const Training& run : all_runs()) {
@@ -119,9 +120,10 @@ TEST_F(Generators, DrawsOfTheDeviceAreRepeated) {
   });
 }
 
-// A layer may draw on the host, whatever the device of its stage.
+// A layer may draw on the host, whatever the device of its stage. These draws must be repeated in
+// the recompute, too.
 TEST_F(Generators, DrawsOfTheHostAreRepeated) {
-  const testing::HostWaitsAllowed waits;  // for the copies, of memory that is not pinned
+  const testing::HostWaitsAllowed waits;  // copies of memory that is not pinned wait
   expect_as_without_recompute([]() -> Function {
     return [](const at::Tensor& x) {
       return x * torch::rand({x.size(1)}).to(x.device()) + torch::randn({1}).item<double>();
@@ -149,7 +151,8 @@ TEST_F(Generators, DrawsFromAGeneratorThatTheLayerGivesAreRepeated) {
         return x * kept.to(x.device()) * factor.to(x.device());
       };
     });
-    // A recompute leaves the layer's own generator as it was: all have drawn the same.
+    // A recompute leaves the layer's own generator as it was. So all generators with one seed have
+    // the same state, with recomputes or without.
     ASSERT_GT(generators.size(), 4u);
     for (size_t k = 2; k < generators.size(); ++k) {
       EXPECT_THAT(generators[k].get_state(), EqualsBitwise(generators[k % 2].get_state())) << k;
@@ -157,7 +160,7 @@ TEST_F(Generators, DrawsFromAGeneratorThatTheLayerGivesAreRepeated) {
   }
 }
 
-// A layer may seed its generator in each call, the recompute's too.
+// A layer may seed its generator in each call, in that of the recompute, too.
 TEST_F(Generators, DrawsFromAGeneratorThatTheLayerSeedsAreRepeated) {
   expect_as_without_recompute([]() -> Function {
     return [](const at::Tensor& x) {
@@ -175,7 +178,7 @@ Function attention_in(at::ScalarType precision) {
     const at::Tensor heads = x.to(precision).view({1, 1, x.size(0), x.size(1)});
     const at::Tensor keys = heads * 2;
     // LibTorch asks devices that are not its own whether they have fused attention. The fake
-    // accelerator has it, but is called directly.
+    // accelerator has the operator, but it is called directly here.
     const at::Tensor y = x.is_privateuseone()
                              ? std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
                                    heads, keys, keys, {}, /*dropout_p=*/0.5))
@@ -190,7 +193,8 @@ TEST_F(Generators, DrawsOfFusedAttentionAreRepeated) {
 }
 
 TEST_F(Generators, DrawsOfFusedAttentionInHalfPrecisionAreRepeated) {
-  // Sums that GPUs make in another order are rounded to 11 bits.
+  // GPUs may add up in another order, and in half precision sums are rounded to 11 bits. So the
+  // tolerance is wide.
   expect_as_without_recompute([] { return attention_in(at::kHalf); }, /*rtol=*/1e-2, /*atol=*/1e-3);
 }
 
@@ -211,12 +215,12 @@ TEST_F(Generators, DrawsOfFusedAttentionFollowTheSeedAndLeaveTheDefaultGenerator
     const Tensors want = results(run, make);
     const Tensors after = states();
     // The generators of devices must not change, also if stages share a device. The host's
-    // generator gives each step its seed.
+    // generator changes, because it gives each step its seed.
     if (testing::for_gpus()) {
       for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k]));
     }
     EXPECT_THAT(results(run, make)[0], EqualsBitwise(want[0]));
-    // Values are dropped, and not the same ones in each micro-batch.
+    // Values must be dropped, and not the same ones in each micro-batch.
     GPipe pipe(nn::Sequential(testing::layer<at::Tensor, at::Tensor>(attention_in(precision))),
                GPipeOptions({1}).devices({device()}).chunks(2));
     const at::Tensor half = torch::rand({4, 8});

@@ -51,9 +51,9 @@ Checkpoint mode_of(const std::string& name) {
   throw std::runtime_error("no such mode: " + name);
 }
 
-// The original's run whose buffers are the reference. The original updates running statistics again
-// in every recompute. This library does not, so in every mode its statistics must equal those of
-// the original's run with "never". Returns nullptr if there is no such run.
+// Returns the run of the original whose buffers are the reference. The original updates running
+// statistics again in every recompute. This library does not, so in every mode its statistics must
+// equal those of the original's run with "never". Returns nullptr if there is no such run.
 const golden::PipelineRun* reference_for_buffers(const golden::PipelineRun& run) {
   for (const golden::PipelineRun& other : golden::golden_pipeline_runs()) {
     if (other.label == run.label && other.checkpoint == "never" && !other.deferred_batch_norm) {
@@ -126,8 +126,7 @@ TEST_P(GoldenPipeline, TrainsLikeTheOriginal) {
     EXPECT_EQ(golden::difference(*buffers, *never->buffers, run.tolerance.train), "");
     EXPECT_EQ(golden::difference(eval_after, never->eval_after, run.tolerance.train), "");
   } else {
-    // There is no run with "never" to compare with: use the plain model, micro-batch by
-    // micro-batch.
+    // If no run with "never" can be compared with, the plain model is, micro-batch by micro-batch.
     torch::GradMode::set_enabled(true);
     auto plain = build(run);
     for (const auto& part :

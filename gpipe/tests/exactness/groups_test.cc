@@ -1,4 +1,4 @@
-// Tests GPipeOptions::groups: gradients are added up group by group, and the groups in a fixed
+// Tests GPipeOptions::groups. Gradients must be added up group by group, and the groups in a fixed
 // tree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ using torch::Tensor;
 
 constexpr int64_t kChunks = 12;
 constexpr int64_t kRows =
-    30;  // ten micro-batches of three rows: the last groups have fewer, or none
+    30;  // makes ten micro-batches of three rows, so the last groups have fewer, or none
 
 nn::Sequential model() {
   torch::manual_seed(1);
@@ -53,7 +53,7 @@ Tensor sum_of(const std::vector<Tensor>& groups, int64_t first, int level) {
   return left + right;
 }
 
-// Computes the gradient of the mean loss by hand: [parameter].
+// Computes the gradients of the mean loss by hand, by parameter.
 std::vector<Tensor> gradients_by_hand(nn::Sequential& plain, const Tensor& x, const Tensor& y,
                                       int64_t groups) {
   constexpr int64_t kSize = (kRows + kChunks - 1) / kChunks;
@@ -100,7 +100,7 @@ TEST(Groups, GradientsAreThoseOfTheDefinition) {
     }
     of_counts.push_back(expected[0]);
   }
-  // The sums of the two must differ; otherwise the test would not show their order.
+  // The sums of one group and of four must differ. Otherwise the test would not show their order.
   EXPECT_NE(bitwise_difference(of_counts[0], of_counts[3]), "");
 }
 
@@ -122,8 +122,8 @@ TEST(Groups, TheSumIsAddedToWhatIsThere) {
   EXPECT_TRUE(kept.is_same(parameters[0].grad()));
 }
 
-// A model with tied weights, skips, dropout and batch norms has the same bits with every cut and
-// schedule.
+// A model with tied weights, skips, dropout and batch norms must have the same bits with every cut
+// and schedule.
 TEST(Groups, BitsDependOnNoCutAndNoSchedule) {
   at::set_num_threads(1);
   for (const testing::SampleModel& sample : testing::sample_models()) {

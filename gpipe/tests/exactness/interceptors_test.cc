@@ -1,5 +1,5 @@
-// Tests that all interceptors of operators work together: random streams, running statistics,
-// MetaScope.
+// Tests that all interceptors of operators work together: those of random streams, of running
+// statistics, and of MetaScope.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ nn::Sequential block() {
                         nn::Dropout(0.4));
 }
 
-// A layer that draws. If asked to, it also builds a block on meta in the middle of its forward.
+// A layer that draws random numbers. If `builds`, it also builds a block on meta in the middle of
+// its forward.
 struct BuilderImpl : nn::Module {
   explicit BuilderImpl(bool builds) : builds(builds) {}
   torch::Tensor forward(torch::Tensor x) {
@@ -50,7 +51,7 @@ struct BuilderImpl : nn::Module {
       const MetaScope meta;
       const nn::Sequential built = block();
       wrong += !is_on_meta(*built) || !torch::normal(0, 1, {2}).is_meta();
-      x = x * torch::rand({1}, x.options());  // a real tensor, although in the scope
+      x = x * torch::rand({1}, x.options());  // a real tensor, although a MetaScope lives
     } else {
       x = x * torch::rand({1}, x.options());
     }
@@ -84,7 +85,8 @@ struct Trained {
   int wrong = 0;
 };
 
-// A pipeline with dropout and deferred running statistics over mini-batches of different length.
+// Trains a pipeline with dropout and deferred running statistics on mini-batches of different
+// length.
 Trained train(bool builds) {
   testing::manual_seed(3);
   nn::Sequential model = block();
@@ -105,8 +107,8 @@ Trained train(bool builds) {
   return result;
 }
 
-// A model built on meta, on other threads and in the midst of a cell, changes nothing of what a
-// pipeline draws, computes and counts.
+// A model that is built on meta, on another thread or in the midst of a cell, must change nothing
+// of what a pipeline draws, computes and counts.
 TEST(Interceptors, APipelineIsTheSameWhileModelsAreBuiltOnMeta) {
   const Trained expected = train(/*builds=*/false);
   std::atomic<bool> done{false};

@@ -1,7 +1,7 @@
 // Compares random models, balances, chunks, modes, schedules and entries with the plain model,
 // bitwise.
 //
-// GPIPE_TEST_SEED and GPIPE_PROPERTY_DRAWS choose other draws than the fixed ones, and more.
+// GPIPE_TEST_SEED chooses other draws than the fixed ones, and GPIPE_PROPERTY_DRAWS how many.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -39,8 +39,8 @@ constexpr int64_t kWidth = 5;
 
 struct StashImpl : nn::Module, skip::Skippable {
   explicit StashImpl(const skip::Namespace& ns) : Skippable({"skip"}, {}) { isolate(ns); }
-  // The stashed tensor is a tensor of its own, because one tensor over several routes is exact only
-  // up to the order of sums.
+  // The stashed tensor is a tensor of its own, because the gradient of one tensor that takes
+  // several routes is exact only up to the order of sums.
   torch::Tensor forward(torch::Tensor x) {
     stash("skip", x * 0.5);
     return x;
@@ -58,7 +58,8 @@ struct PopImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(Pop);
 
-// Layers that pass several values, one of them an integer, through two layers.
+// Open and Close are layers that pass several values, one of them an integer, from the first to the
+// second.
 struct OpenImpl : nn::Module {
   Tensors forward(torch::Tensor x) {
     return {torch::arange(x.size(0), torch::kLong), x.sin(), x.detach()};
@@ -79,7 +80,7 @@ int64_t pick(Random& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-nn::Sequential random_model(Random random) {  // by value: the same model at every call
+nn::Sequential random_model(Random random) {  // a copy, so that calls agree
   torch::manual_seed(static_cast<int64_t>(random() % 1000000));
   nn::Sequential model;
   std::vector<skip::Namespace> open;
@@ -170,11 +171,11 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
     const std::vector<int64_t> balance = random_balance(random, layers, partitions);
     const int64_t chunks = pick(random, 1, 5);
     std::vector<Checkpoint> modes(partitions, static_cast<Checkpoint>(pick(random, 0, 2)));
-    if (pick(random, 0, 2) == 0) {  // a separate mode for each partition
+    if (pick(random, 0, 2) == 0) {  // each partition gets a mode of its own
       for (Checkpoint& mode : modes) mode = static_cast<Checkpoint>(pick(random, 0, 2));
     }
     const int64_t entry = pick(random, 0, 2);
-    // At least two rows in each micro-batch, since batch norm refuses one.
+    // Each micro-batch has at least two rows, because batch norm refuses one.
     const int64_t rows = chunks * pick(random, 2, 3);
     SCOPED_TRACE("GPIPE_TEST_SEED=" + std::to_string(seed + draw) +
                  " GPIPE_PROPERTY_DRAWS=1: balance " + ::testing::PrintToString(balance) +

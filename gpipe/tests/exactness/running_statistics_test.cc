@@ -3,8 +3,9 @@
 // replaced, or updated by any operator.
 //
 // Without deferral the plain model runs micro-batch by micro-batch, and the comparison is bitwise.
-// With deferral the plain model runs once over the mini-batch; there a norm stands beside the model
-// (Beside), so that its inputs do not depend on how other norms cut the batch.
+// With deferral the plain model runs once over the mini-batch. Then the results of norms are not
+// passed on (`behind` is false), so that the inputs of a norm do not depend on how other norms cut
+// the batch.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
@@ -56,8 +57,8 @@ nn::BatchNorm1d batch_norm(Momentum momentum) {
   return nn::BatchNorm1d(nn::BatchNormOptions(kChannels).momentum(momentum).affine(false));
 }
 
-// A linear map, then `call` one or more times with growing factors. `behind`: whether the results
-// of the calls are passed on; otherwise only the result of the linear map is.
+// A linear map, then `call` one or more times with growing factors. If `behind`, the results of the
+// calls are passed on. Otherwise only the result of the linear map is.
 struct BlockImpl : nn::Module {
   BlockImpl(const std::vector<std::shared_ptr<nn::Module>>& owned, Call call, int calls,
             bool behind)
@@ -80,7 +81,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-// A user's own norm, with buffers and a counter of its own, that calls `Op` for its update.
+// A user's own norm, with buffers and a counter of its own. It calls `op` for its update.
 struct CustomNormImpl : nn::Module {
   using Op = std::function<torch::Tensor(const torch::Tensor& x, torch::Tensor& mean,
                                          torch::Tensor& variance, bool training)>;
@@ -108,7 +109,7 @@ Block block(Norm norm, bool behind, int calls = 1) {
       [norm](const torch::Tensor& x) mutable { return norm->forward(x); }, calls, behind);
 }
 
-// Makes a model of four layers.
+// A sample makes a model of four layers.
 struct Sample {
   std::string name;
   std::function<nn::Sequential(Momentum, bool behind)> make;
@@ -195,7 +196,7 @@ void expect_same_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// Both models compute the same sums. They differ in how many rows one call of an operator gets,
+// Both models compute the same sums. The sums differ in how many rows one call of an operator gets,
 // which affects the last bits of a double.
 void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   const auto a = actual->named_buffers();
@@ -207,7 +208,7 @@ void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// The buffers that a module's forward uses must be the ones that are registered (and saved).
+// The buffers that a module's forward uses must be those that are registered (and saved).
 void expect_members_registered(nn::Sequential& model, const std::vector<torch::Tensor>& before) {
   const std::vector<torch::Tensor> after = model->buffers();
   ASSERT_EQ(after.size(), before.size());
@@ -227,7 +228,7 @@ class RunningStatistics
   Entry entry() const { return std::get<2>(GetParam()); }
   Momentum momentum() const { return std::get<3>(GetParam()) ? Momentum() : Momentum(0.3); }
 
-  // Calls fn(balance, chunks) for all cuts.
+  // Calls fn(balance, chunks) for all balances and numbers of chunks.
   void for_all_cuts(const std::function<void(std::vector<int64_t>, int64_t)>& fn) const {
     const std::vector<std::vector<int64_t>> balances{{4}, {1, 3}, {2, 2}, {1, 1, 1, 1}};
     for (const auto& balance : balances) {
@@ -264,7 +265,7 @@ TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
       expect_same_buffers(module, plain_module);
     }
     expect_members_registered(module, buffers);
-    // Evaluation uses the statistics and does not change them.
+    // An evaluation must use the statistics and not change them.
     plain_module->eval();
     pipe->eval();
     const torch::Tensor probe = torch::randn({4, kChannels, kLength});
@@ -293,8 +294,8 @@ TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
   });
 }
 
-// The plain model's variance of a single value is NaN; the variance over all micro-batches is a
-// number.
+// In each micro-batch the norm sees a single value, whose variance would be NaN. The variance over
+// all micro-batches is a number.
 TEST(RunningStatisticsOfSingleValues, CountWhenDeferred) {
   auto make = [] {
     CustomNorm norm(
@@ -336,8 +337,8 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Entry::kForward, Entry::kStep1F1B), ::testing::Bool()),
     case_name);
 
-// Schedules whose stages take the micro-batches in another order than the loop. The last of two
-// updates counts more.
+// Schedules whose stages take the micro-batches in another order than the loop. Of two updates the
+// last one counts more, so the order matters.
 class OutOfOrder : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint, bool>> {
  protected:
   static constexpr int64_t kChunks = 4;
@@ -358,7 +359,7 @@ class OutOfOrder : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint
     return Schedule::create(stages, micro_batches, {actions});
   }
 
-  // Calls fn(balance, schedule generator) for several balances, each with several generators.
+  // Calls fn(balance, generator) for several balances, each with several schedule generators.
   static void for_all(
       const std::function<void(const std::vector<int64_t>&, const ScheduleGenerator&)>& fn) {
     std::mt19937_64 random = testing::test_random();
@@ -402,7 +403,7 @@ TEST_P(OutOfOrder, PlainOnesAreThoseOfTheLoop) {
       pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
       expect_same_buffers(module, plain_module);
     }
-    // The order of an earlier step must not be remembered.
+    // The next step has the default schedule. It must not use the order of an earlier step.
     const torch::Tensor input = torch::randn({8, kChannels, kLength});
     plain.step({input}, {}, square(), BackwardOrder::kAscending);
     pipe->step({input}, {}, square());
@@ -444,7 +445,8 @@ INSTANTIATE_TEST_SUITE_P(All, OutOfOrder,
                                   (std::get<2>(info.param) ? "_Cumulative" : "_Exponential");
                          });
 
-// The order of the two forwards of a stage changes the result by more than a rounding.
+// The order of the two updates changes the statistics by more than a rounding. They must be made in
+// the order of the loop.
 TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
   const Schedule schedule =
       Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: F0.1 F0.0 B0.0 B0.1\n");
@@ -458,8 +460,8 @@ TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
   expect_same_buffers(module, plain_module);
 }
 
-// A norm whose layer also uses it in evaluation mode. Its gradient needs the statistics as its own
-// micro-batch has left them; updates of later micro-batches come before its backward.
+// A layer that also uses its norm in evaluation mode. The gradient needs the statistics as its own
+// micro-batch has left them, but updates of later micro-batches come before the backward.
 TEST(RunningStatisticsInEvaluationMode, AreThoseOfTheMicroBatch) {
   for (const bool evaluates_first : {false, true}) {
     const auto make = [&] {
@@ -533,7 +535,9 @@ class Setting : public ::testing::TestWithParam<std::tuple<Checkpoint, bool>> {
   bool deferred() const { return std::get<1>(GetParam()); }
 };
 
-// The first stage updates the statistics at once, without the updates of the second in between.
+// The first stage would update the statistics at once, without the updates that the second stage
+// makes in between. So the first call in which the second stage updates them throws. From then on
+// the pipeline knows that both stages use the norm.
 TEST(RunningStatisticsByHandle, OfANormOfAnotherStageAreAnErrorOnce) {
   for (const bool from_the_start : {true, false}) {
     SCOPED_TRACE(from_the_start);
@@ -559,7 +563,7 @@ TEST(RunningStatisticsByHandle, OfANormOfAnotherStageAreAnErrorOnce) {
           std::string::npos)
           << error.what();
     }
-    // From now on the pipeline knows that both stages use the norm.
+    // The next step works, because the pipeline knows now that both stages use the norm.
     const int64_t before = norm->num_batches_tracked.item<int64_t>();
     pipe->step({input}, {}, square());
     EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), before + 8);
@@ -593,7 +597,7 @@ TEST_P(Setting, ANormReplacedLaterIsSeen) {
   train(pipe, input, Entry::kForward);
   compare();
   // The norm may also be replaced between a forward and its backward, unless a recompute would see
-  // the new one.
+  // the new norm, which throws.
   torch::Tensor output = pipe->forward(input);
   compare();
   layer->change();
@@ -663,14 +667,15 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   const std::vector<torch::Tensor> after = module->buffers();
   for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
-  // Other rows than before (`input + 1`): the same rows would change the statistics by rounding
-  // only.
+  // The rows differ from those before (`input + 1`), because the same rows would change the
+  // statistics by rounding only.
   train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
 }
 
 // LibTorch sums a channels-last input by threads, so the number of threads decides about last bits.
-// The statistics of a shared norm are updated at the end of a call, on the caller's thread.
+// The statistics of a shared norm are updated at the end of a call, on the caller's thread. It must
+// use the stage's number of threads there.
 TEST(RunningStatisticsOfAChannelsLastInput, AreThoseOfTheStagesThreads) {
   struct Normed : nn::Module {
     explicit Normed(nn::BatchNorm2d norm) : norm(register_module("norm", std::move(norm))) {}

@@ -1,4 +1,5 @@
-// Tests GPipeOptions::shared_inputs: inputs that all micro-batches share are as exact as others.
+// Tests GPipeOptions::shared_inputs: with inputs that all micro-batches share, results must be as
+// exact as with other inputs.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -54,7 +55,7 @@ Tensor loss_of(const Tensors& outputs, const Tensors& targets) {
 
 struct Trained {
   double loss = 0;
-  Tensors outputs, gradients;  // of parameters, x and mask
+  Tensors outputs, gradients;  // gradients of parameters, x and mask
 };
 
 Tensors gradients_of(nn::Module& model, const Tensor& x, const Tensor& mask) {
@@ -71,7 +72,7 @@ struct Data {
   Tensor target = torch::randn({7, kWidth});
 };
 
-// The plain model, micro-batch by micro-batch, each with the mask as it is.
+// Trains the plain model micro-batch by micro-batch, each with the whole mask.
 Trained plain(const Data& data, int64_t chunks) {
   nn::Sequential model = masked_model();
   Trained run;
@@ -131,8 +132,8 @@ TEST(SharedInputs, AreBitwiseThoseOfThePlainModel) {
   }
 }
 
-// The backwards of a forward run in descending order, but the mask's gradients are still added up
-// from the first micro-batch on.
+// The backwards of a forward run in descending order, but the mask's gradients must still be added
+// up from the first micro-batch on.
 TEST(SharedInputs, GradientsBehindAForwardAreSummedInAscendingOrder) {
   testing::manual_seed(9);
   Data data;
@@ -152,7 +153,8 @@ TEST(SharedInputs, GradientsBehindAForwardAreSummedInAscendingOrder) {
   EXPECT_THAT(data.mask.grad(), EqualsBitwise(want));
 }
 
-// A shared input with as many rows as the mini-batch is not cut, and a scalar has no rows at all.
+// A shared input that has as many rows as the mini-batch must not be cut, and a scalar, which has
+// no rows, may be shared, too.
 TEST(SharedInputs, HaveAnyShape) {
   const torch::NoGradGuard no_grad;
   const auto first = layer<Tensors, Tensor>(
@@ -166,7 +168,7 @@ TEST(SharedInputs, HaveAnyShape) {
         (*pipe)[1]->as<nn::Linear>()->forward(x.narrow(0, row, 1).matmul(matrix) * scale));
   }
   EXPECT_LT((pipe->forward({x, matrix, scale})[0] - torch::cat(rows)).abs().max().item<double>(),
-            1e-5);  // products of a row and of several may round differently
+            1e-5);  // the product of one row may round differently
 }
 
 std::string message_of(const std::function<void()>& call) {
@@ -194,7 +196,8 @@ TEST(SharedInputs, MistakesAreNamed) {
                 make({0, 1})->forward({data.x, data.mask});
               }),
               HasSubstr("at least one is needed to tell the batch size"));
-  // An input that is not marked as shared must not be treated as shared, even if it could be.
+  // An input that is not marked as shared must not be treated as shared, even if its shape would
+  // allow that.
   EXPECT_THAT(message_of([&] {
                 make({})->forward({data.x, data.mask.unsqueeze(0)});
               }),
@@ -241,7 +244,8 @@ TEST(SharedInputs, AnErrorOfALayerIsNotLostBehindAChange) {
   EXPECT_THAT(message, AllOf(HasSubstr("the disk is full"), HasSubstr("stage 1")));
 }
 
-// Copying a mask of megabytes at each cut would take most of the step.
+// A shared input must travel without a copy, because copying a mask of megabytes at each cut would
+// take most of the step.
 TEST(SharedInputs, TravelWithoutACopy) {
   const Tensor mask = at::ones({2});
   std::mutex mutex;
@@ -263,7 +267,8 @@ TEST(SharedInputs, TravelWithoutACopy) {
   EXPECT_THAT(seen, ::testing::Each(mask.const_data_ptr()));
 }
 
-// Changes are also found in inference mode, which does not count changes, and behind a cut.
+// Changes must also be found in inference mode, in which tensors do not count their changes, and in
+// a stage behind a cut.
 TEST(SharedInputs, AreNotChangedInPlaceAnywhere) {
   const auto changes = layer<Tensors, Tensors>([](Tensors values) {
     values.at(1).mul_(2);

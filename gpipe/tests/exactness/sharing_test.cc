@@ -56,8 +56,8 @@ void expect_same_gradients(const nn::Sequential& plain, const GPipe& pipe) {
   }
 }
 
-// Compares `make` in a pipeline of every balance, mode, entry and number of chunks with the plain
-// model.
+// Compares the model of `make` with the plain model, in a pipeline of every balance, mode, entry
+// and number of chunks.
 void expect_equal_everywhere(const std::function<nn::Sequential()>& make,
                              const std::vector<std::vector<int64_t>>& balances, int64_t rows,
                              const std::vector<int64_t>& chunk_numbers, int calls = 2) {
@@ -126,7 +126,8 @@ TEST(Sharing, APositionalEmbeddingBehindACutWithMicroBatchesOfOneRow) {
       {{5}, {1, 4}, {1, 1, 1, 1, 1}, {2, 1, 2}}, /*rows=*/8, {8, 3}, /*calls=*/4);
 }
 
-// The same with a hook, and in a custom function's graph: the engine runs both.
+// A positional embedding with a hook, behind a cut, must give the right gradients, too. The engine
+// runs the hook.
 TEST(Sharing, APositionalEmbeddingWithHooks) {
   expect_equal_everywhere(
       [] {
@@ -183,8 +184,8 @@ TEST(Sharing, ATiedParametersHooksAreCalledOnceForEachMicroBatch) {
   }
 }
 
-// The loss and a lambda use a parameter that another stage has registered, and one that no stage
-// has.
+// The loss and a lambda use a parameter that another stage has registered, and a tensor that no
+// stage has registered. Their gradients must add up in the order of the plain model.
 TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
   at::set_num_threads(1);
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
@@ -314,7 +315,7 @@ TEST(InPlaceBehindACut, OfATensorBesideAViewOfItIsRightOrRefused) {
   expect_right_or_refused([&] { return make(true); }, 4, /*one_stage_is_right=*/true);
 }
 
-// No tensor requires a gradient until the change brings in a parameter.
+// In this model no tensor requires a gradient until the change brings in a parameter.
 TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
   auto make = [](bool stashed) {
     struct AddInPlaceImpl : nn::Module {
@@ -334,7 +335,8 @@ TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
   expect_right_or_refused([&] { return make(false); }, 2, /*one_stage_is_right=*/true);
 }
 
-// The same tensor twice is one tensor behind the cut, too; other parts of its memory do not matter.
+// If a stage passes on the same tensor twice, it is one tensor behind the cut, too. If it passes on
+// two halves of a tensor, a change of one half does not matter to the other.
 TEST(InPlaceBehindACut, WorksOnTheSameTensorTwiceAndOnOneHalf) {
   at::set_num_threads(1);
   auto twice = layer<Tensor, Tensors>([](Tensor x) { return Tensors{x, x}; });
@@ -379,7 +381,7 @@ TEST(InPlaceBehindACut, OfAParameterIsRefused) {
       },
       ThrowsMessage<c10::Error>(HasSubstr("a parameter, a buffer or an input")));
   EXPECT_THAT(give->weight, EqualsBitwise(torch::full({4, kWidth}, 2.0).set_requires_grad(false)))
-      << "what the layer did to it";
+      << "the layer's own change of the weight stays";
 }
 
 TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
@@ -402,12 +404,14 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
     const int64_t version = given._version();
     if (step) {
       pipe->step({given}, {y}, square_loss);
-      // The two are close but not equal: one divides, the other multiplies by a factor.
+      // The gradients are close but not equal, because the loop divides each loss, and step()
+      // multiplies it by a factor.
       EXPECT_TRUE(torch::allclose(linear->weight.grad(), want, /*rtol=*/1e-5, /*atol=*/1e-7));
     } else {
       const Tensor output = pipe->forward(given);
       EXPECT_THAT(given, EqualsBitwise(x.relu())) << "as the plain model leaves it";
-      EXPECT_GT(given._version(), version) << "so that autograd notices where it is kept";
+      EXPECT_GT(given._version(), version) << "the version counter rises, so that autograd notices "
+                                              "the change in graphs that saved the tensor";
       square_loss({output}, {y}).backward();
       EXPECT_TRUE(torch::allclose(linear->weight.grad(), want, /*rtol=*/1e-5, /*atol=*/1e-7));
     }
@@ -423,7 +427,8 @@ TEST(InPlaceAtTheInput, OfOneThatOverlapsAnotherIsRefused) {
     GPipe pipe(model, cpu_options({1}).chunks(2).checkpoint(Checkpoint::kNever));
     const Tensor x = torch::randn({4, kWidth}).requires_grad_() * 1;
     const Tensor alone = torch::randn({4, kWidth}).requires_grad_() * 1;
-    // The first and the last share memory; the one between shares none.
+    // The first and the last input share memory. The input between them shares none, so it may be
+    // changed.
     const auto call = [&] { pipe->forward(Tensors{x, alone, x.narrow(1, 2, 3)}); };
     if (changed == 1) {
       EXPECT_NO_THROW(call());
@@ -445,8 +450,8 @@ TEST(InPlaceAtTheInput, IsCountedForTheCallerAlsoWhenTheCallFails) {
   EXPECT_GT(x._version(), before) << "autograd would not know that the input has changed";
 }
 
-// A view of what was stashed, over two stages: without gradients, the popping layer sees an
-// in-place change there, as in the plain model.
+// A layer passes on a view of what it has stashed, and a later stage changes the view in place.
+// Without gradients, the popping layer must see that change, as in the plain model.
 TEST(InPlaceBehindACut, IsSeenThroughTheSkipWithoutGradientsAcrossSeveralStages) {
   struct Stash : nn::Module, skip::Skippable {
     Stash() : Skippable({"x"}, {}) {}
@@ -513,7 +518,8 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
       EXPECT_THAT([&] { output.sum().backward(); },
                   ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace operation")));
     }
-    // No operator saves the tensor, so the change does no harm, as in the plain model.
+    // In this model no operator saves the tensor, so the change does no harm, as in the plain
+    // model.
     GPipe scaling(nn::Sequential(layer<Tensor, Tensor>([](Tensor t) { return t * 2; }),
                                  nn::Linear(kWidth, kWidth)),
                   cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
@@ -523,7 +529,8 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
   }
 }
 
-// A layer that overwrites one tensor for every micro-batch, and passes it on.
+// A layer that overwrites one tensor for every micro-batch, and passes it on. The results must be
+// right, or the pipeline must refuse it.
 TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
   at::set_num_threads(1);
   struct ReusingImpl : nn::Module {
@@ -540,7 +547,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
     return x * 1;
   });
   const Tensor x = torch::randn({8, kWidth});
-  for (int way = 0; way < 3; ++way) {  // no_grad, inference, training
+  for (int way = 0; way < 3; ++way) {  // with no_grad, in inference mode, in training
     nn::Sequential module;
     module->push_back(std::make_shared<ReusingImpl>());
     module->push_back(slow);
@@ -557,7 +564,8 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
       EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
     }
   }
-  // If the memory has a graph, it cannot be right.
+  // If the tensor that the layer fills again has a graph, no copy would be right, so the pipeline
+  // refuses it.
   struct GraphImpl : nn::Module {
     Tensor forward(Tensor x) {
       kept = kept.defined() ? kept.detach().copy_(x).mul_(2).requires_grad_() : x * 2;
@@ -576,7 +584,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
 TEST(InPlaceAtTheInput, OfTheCallersComputedTensorIsNoticedByAutograd) {
   for (bool step : {false, true}) {
     const Tensor w = torch::randn({4, kWidth}).requires_grad_();
-    const Tensor x = w.exp();  // saves its result
+    const Tensor x = w.exp();  // exp() saves its result
     auto triple = layer<Tensor, Tensor>([](Tensor t) { return t.mul_(3); });
     GPipe pipe(nn::Sequential(triple, nn::Linear(kWidth, kWidth)),
                cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));

@@ -1,5 +1,5 @@
 // Tests skips inside a pipeline: they must give the plain model's numbers under every split and
-// take direct routes; no tensor may be held longer than needed; and errors must reach the caller.
+// take direct routes. No tensor may be held longer than needed, and errors must reach the caller.
 #include <ATen/Parallel.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -57,8 +57,8 @@ at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].po
 
 enum class Gradients { kBitwise, kUpToTheOrderOfSums };
 
-// Compares every split of the model into up to three × mode × entry with the plain model, bit for
-// bit.
+// Compares the model with the plain model, bit for bit, for every split into up to three
+// partitions, every mode and every entry.
 void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tensor& input,
                      Gradients gradients = Gradients::kBitwise) {
   auto expect_same = [&](const at::Tensor& a, const at::Tensor& b) {
@@ -68,7 +68,7 @@ void expect_as_plain(const std::function<nn::Sequential()>& make, const at::Tens
       EXPECT_TRUE(torch::allclose(testing::on_host(a), b, /*rtol=*/1e-5, /*atol=*/1e-6));
     }
   };
-  at::set_num_threads(1);  // "bitwise" holds for equal numbers of threads
+  at::set_num_threads(1);  // results are bitwise equal only for equal numbers of threads
   const auto layers = static_cast<int64_t>(make()->size());
   constexpr int64_t kChunks = 3;
   for (int64_t partitions = 1; partitions <= std::min<int64_t>(layers, 3); ++partitions) {
@@ -141,8 +141,8 @@ TEST(SkipPipeline, DefaultAndOwnNamespacesMayBeMixed) {
 }
 
 // The plain model adds up a tensor's gradients one after another, from its last use to its first.
-// Where a tensor leaves a stage by several routes and one of them is used several times in the
-// receiving stage, that stage's sum is made first: the same addends, with other parentheses.
+// If a tensor leaves a stage by several routes, and the receiving stage uses one of them several
+// times, that stage's sum is made first. So the same gradients are added up in another order.
 TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
   testing::manual_seed(1);
   expect_as_plain(
@@ -156,8 +156,9 @@ TEST(SkipPipeline, ATensorThatGoesSeveralWaysIsExactUpToTheOrderOfSums) {
       torch::randn({6, 4}), Gradients::kUpToTheOrderOfSums);
 }
 
-// A layer that passes on three views of a tensor and then changes the tensor: autograd makes their
-// nodes anew at their next use, and the order in which it does so is the order of the sums.
+// A layer that passes on three views of a tensor and then changes the tensor. Autograd makes the
+// views' nodes anew at their next use, and the order in which it does so decides the order of the
+// sums.
 struct StaleViewsImpl : nn::Module, skip::Skippable {
   StaleViewsImpl()
       : Skippable({"a", "b"}, {}), linear(register_module("linear", nn::Linear(4, 4))) {}
@@ -257,7 +258,8 @@ TEST(SkipPipeline, AnUndefinedTensorArrivesAsOne) {
   }
 }
 
-// Weak references to the tensors stashed for each micro-batch (known by the value of its rows).
+// Weak references to the tensors that were stashed for each micro-batch. The key is the value of
+// the micro-batch's rows.
 struct Stashed {
   std::mutex mutex;
   std::map<double, std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>> storages;
@@ -276,8 +278,8 @@ struct Stashed {
   }
 };
 
-// In its backward it checks that no stashed tensor is held. That backward runs right after the one
-// of the stashing layer behind it.
+// A function whose backward checks that no stashed tensor is held. It runs right after the backward
+// of the stashing layer, which comes next in the model.
 struct CheckInBackward : torch::autograd::Function<CheckInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
                                Stashed* stashed) {
@@ -336,7 +338,8 @@ TEST(SkipPipeline, NothingIsHeldWhenBackwardReachesTheLayerBeforeTheStash) {
           }
           const at::Tensor want = torch::full({3, 2}, 3.0);
           if (step) {
-            // The gradient is a third of 3, and a third is rounded.
+            // The gradient is a third of 3, because the loss is a mean over three micro-batches. A
+            // third is rounded.
             EXPECT_TRUE(torch::allclose(x.grad(), want / 3, /*rtol=*/1e-6, /*atol=*/0));
           } else {
             EXPECT_THAT(x.grad(), EqualsBitwise(want));
@@ -389,7 +392,8 @@ TEST(SkipPipeline, StagesBetweenDoNotSeeTheTensor) {
                options(split ? std::vector<int64_t>{1, 1, 1} : std::vector<int64_t>{3}, 2,
                        Checkpoint::kNever));
     EXPECT_THAT(pipe->forward(torch::ones({4, 1})), EqualsBitwise(torch::full({4, 1}, 2.0)));
-    // With a single stage, the tensor waits in that stage's own table.
+    // With a single stage, the tensor waits in that stage's own table. With three stages it goes by
+    // a direct route, so the middle stage's table is empty.
     const size_t seen = split ? 0 : 1;
     EXPECT_THAT(sizes, ::testing::ElementsAre(seen, seen));
   }
@@ -439,7 +443,8 @@ TEST(SkipPipeline, SkipsThatDoNotPairUpAreRefusedAtOnce) {
       ThrowsMessage<c10::TypeError>(AllOf(HasSubstr("'a'"), HasSubstr("'b'"))));
 }
 
-// The pipeline has already made its routes. The plain model would still run.
+// The pipeline has already made its routes when isolate() is called, so that is an error, although
+// the plain model would still run.
 TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
   SkipLayer stash = stash_layer({"skip"});
   SkipLayer pop = pop_layer({"skip"});
@@ -464,7 +469,7 @@ TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
     EXPECT_THAT(forward, is_refused("layer 2 ('2')"));
     EXPECT_THAT(step, is_refused("layer 2 ('2')"));
     EXPECT_THAT(backward, is_refused("layer 2 ('2')"));
-    // Both ends are isolated in another namespace. So the skips still pair up, but not as the
+    // Now both ends are isolated in another namespace. So the skips still pair up, but not as the
     // pipeline has read them.
     stash->isolate(ns);
     EXPECT_THAT(forward, is_refused("layer 0 ('0')"));

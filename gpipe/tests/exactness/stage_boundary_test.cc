@@ -79,7 +79,8 @@ TEST(InPlace, AtTheHeadOfAStageWorksWithoutCheckpoint) {
   }
 }
 
-// The sigmoid saves its output for backward; the plain model would report the error, too.
+// The sigmoid saves its output for its backward, and the next stage changes that output in place.
+// The plain model would report the error, too.
 TEST(InPlace, SpoilingWhatTheStageBeforeSavedIsAnError) {
   nn::Sequential module(nn::Linear(3, 3), nn::Sigmoid(), relu_in_place());
   GPipe pipe = piped(module, {2, 1}, 2, Checkpoint::kNever);
@@ -128,7 +129,8 @@ TEST(InPlace, OnOneValueOfAListIsAnErrorToo) {
   EXPECT_THROW(pipe->forward(Tensors{torch::randn({4, 3}), torch::randn({4, 3})}), c10::Error);
 }
 
-// Autograd refuses a backward through the caller's results of an input that was changed since.
+// The pipeline must not count a change of an input that nobody changes, because autograd would
+// refuse a backward through the caller's own results of that input.
 TEST(InPlace, AnInputThatNobodyChangesKeepsItsVersion) {
   GPipe pipe = piped(nn::Sequential(nn::Linear(3, 3)), {1}, 2, Checkpoint::kNever);
   const torch::Tensor x = torch::randn({4, 3}).requires_grad_();
@@ -155,7 +157,7 @@ struct DoubleTableImpl : nn::Module {
 };
 TORCH_MODULE(DoubleTable);
 
-// Depending on timing, the previous stage would compute its next micro-batch with the old values or
+// Depending on timing, the first stage would compute its next micro-batch with the old values or
 // with the new ones.
 TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
   GPipe pipe = piped(nn::Sequential(Table(), DoubleTable()), {1, 1}, 2, Checkpoint::kNever);
@@ -167,7 +169,8 @@ TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
   }
 }
 
-// A list that begins with an integer tensor, beside a skip that crosses the same boundary.
+// A layer that returns a list that begins with an integer tensor, beside a skip that crosses the
+// same boundary.
 struct NumberedStashImpl : nn::Module, skip::Skippable {
   NumberedStashImpl() : Skippable({"skip"}, {}) {}
   Tensors forward(torch::Tensor x) {
@@ -247,10 +250,10 @@ TEST(Autocast, ReachesTheWorkersAndTheRecompute) {
         const torch::Tensor gradient = mine[p.key()].grad();
         ASSERT_TRUE(gradient.defined()) << p.key();
         // The plain model casts a parameter once for all micro-batches and so sums their gradients
-        // in bfloat16, which keeps 8 bits; the pipeline casts once per cell and sums in float.
+        // in bfloat16, which keeps 8 bits. The pipeline casts once per cell and sums in float.
         EXPECT_TRUE(torch::allclose(p.value().grad(), gradient, /*rtol=*/2e-2, /*atol=*/2e-2))
             << p.key();
-        // In the next step a changed parameter must not be taken from a cache of casts.
+        // The next step must see the changed parameters, and no cached cast of them.
         p.value().add_(0.5);
         mine[p.key()].add_(0.5);
       }

@@ -1,5 +1,5 @@
-// Tests losses of every kind in GPipe::step: reductions, weights, gradients of targets, earlier
-// outputs.
+// Tests losses of every kind in GPipe::step, with reductions, weights, gradients of targets,
+// earlier outputs.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ using torch::Tensor;
 constexpr int64_t kWords = 11;
 constexpr int64_t kPadding = -100;
 
-// A model of (N, T) word ids -> (N, T, kWords).
+// A model that maps word ids of shape (N, T) to logits of shape (N, T, kWords).
 nn::Sequential language_model() {
   testing::manual_seed(1);
   return nn::Sequential(nn::Embedding(kWords, 6), nn::Linear(6, 8), nn::Tanh(),
@@ -66,8 +66,8 @@ double count_tokens(const Tensors& targets) {
   return targets.at(0).ne(kPadding).sum().item<double>();
 }
 
-// Seven sentences of very different lengths. With two in a micro-batch, the fourth one is all
-// padding.
+// Seven sentences of very different lengths. With two sentences in a micro-batch, the fourth
+// micro-batch is all padding.
 std::pair<Tensor, Tensor> sentences() {
   const Tensor words = torch::randint(kWords, {7, 5});
   Tensor targets = torch::randint(kWords, {7, 5});
@@ -87,7 +87,7 @@ TEST(StepLoss, OfAPaddedLanguageModelIsThatOfTheWholeBatch) {
       GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(chunks).checkpoint(mode));
       const StepResult have =
           pipe->step({words}, {targets}, token_loss, StepOptions().weight(count_tokens));
-      // Sums over micro-batches are rounded differently from one over the batch.
+      // Sums over micro-batches are rounded differently from a sum over the batch.
       EXPECT_NEAR(have.loss, want.item<double>(), 1e-6);
       const auto parameters = pipe->named_parameters();
       for (const auto& parameter : plain->named_parameters()) {
@@ -99,8 +99,8 @@ TEST(StepLoss, OfAPaddedLanguageModelIsThatOfTheWholeBatch) {
   }
 }
 
-// The mean over nothing is NaN, with or without a pipeline; only a warning tells that weights are
-// missing. What the warning says in other cases: micro_batch_loss_test.
+// The mean over nothing is NaN, with or without a pipeline. So one warning tells that weights are
+// missing. micro_batch_loss_test tests what it says in other cases.
 TEST(StepLoss, ALossThatIsNanIsExplainedOnceInAProcess) {
   const auto [words, targets] = sentences();
   const testing::LogCapture log;
@@ -133,7 +133,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   const StepResult have =
       pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
-  // The sums are rounded differently here, too.
+  // Sums over micro-batches are rounded differently here, too.
   EXPECT_NEAR(have.loss, want.item<double>(), 1e-4);
   const auto parameters = pipe->named_parameters();
   for (const auto& parameter : plain->named_parameters()) {
@@ -143,7 +143,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   }
 }
 
-// The results are exactly those of the same weights applied by hand.
+// The results must be exactly those of the same weights applied by hand.
 TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   at::set_num_threads(1);
   const auto [words, targets] = sentences();
@@ -169,11 +169,11 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   }
 }
 
-// A loss may also not depend on any parameter, as long as its weight is 0.
+// A loss need not depend on any parameter if its weight is 0.
 TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
   const auto [words, targets] = sentences();
   const Tensor padded = targets.clone();
-  padded.narrow(0, 0, 3).fill_(kPadding);  // the first micro-batch; the last one is so already
+  padded.narrow(0, 0, 3).fill_(kPadding);  // the last one is all padding anyway
   const LossFn loss = [](const Tensors& outputs, const Tensors& given) {
     if (count_tokens(given) == 0) return torch::zeros({});
     return token_loss(outputs, given);
@@ -188,7 +188,7 @@ TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
       EXPECT_THAT(pipe->named_parameters()[parameter.key()].grad(),
                   EqualsBitwise(parameter.value().grad()));
     }
-    // A constant loss that counts is still refused.
+    // A constant loss whose weight is not 0 is still refused.
     const LossFn constant = [](const Tensors&, const Tensors&) { return torch::zeros({}); };
     EXPECT_THROW(pipe->step({words}, {padded}, constant, options), c10::ValueError);
   }
@@ -233,7 +233,7 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       const Tensor leaf = torch::ones({5, 4}).requires_grad_();
       w.mutable_grad() = Tensor();
       linear->zero_grad();
-      // The targets are a tensor with a graph of its own, the input itself, and a tensor that
+      // The three targets are a tensor with a graph of its own, the input itself, and a tensor that
       // requires no gradient.
       const Tensor computed = x.matmul(w);
       const Tensor numbers = torch::arange(5);
@@ -243,7 +243,7 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       } else {
         PlainModel(module, 2).step({input}, {computed.detach(), leaf, numbers}, loss,
                                    BackwardOrder::kAscending);
-        // The gradient of a computed target, from a leaf in its place.
+        // The plain model gets the gradient of the computed target from a leaf in its place.
         const Tensor target = computed.detach().requires_grad_();
         linear->zero_grad();
         input.mutable_grad() = Tensor();
@@ -315,7 +315,8 @@ TEST(StepLoss, AnEarlierOutputInALossOrALayerIsAnErrorAndNoHang) {
   }
 }
 
-// A path that bypasses the pipeline, from a layer of one stage to a layer of another.
+// A path that bypasses the pipeline, from a layer of one stage to a layer of another, must be an
+// error and no hang.
 TEST(StepLoss, AHiddenWayBetweenStagesIsAnError) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "a hidden way");
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {

@@ -16,11 +16,15 @@
 #include <torch/utils.h>
 
 #include <cfenv>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/runtime/run_lock.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
@@ -45,7 +49,7 @@ using testing::square_loss;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-// While it lives, this thread rounds in another direction, or flushes denormals.
+// While a FloatSettings lives, this thread rounds in another direction, or flushes denormals.
 class FloatSettings {
  public:
   FloatSettings(int rounding, bool flush) {
@@ -132,7 +136,8 @@ TEST(ThreadState, FlushedDenormalsThatTheCallerSwitchesOnAndOffReachTheLayers) {
       const FloatSettings settings(FE_TONEAREST, flush);
       product = pipe->forward(small);
     }
-    // The product is checked afterwards: a thread that flushes denormals also takes them for zero.
+    // The product is checked after the settings have ended, because a thread that flushes denormals
+    // also takes them for zero.
     EXPECT_EQ(product[0].item<float>() == 0, flush);
   }
 }
@@ -183,6 +188,55 @@ TEST(ThreadState, AutocastsCacheSwitchedOnInALayerIsAnErrorThatNamesTheLayer) {
   }
 }
 
+// A recompute runs in the backward. Settings of the process may have changed since the forward, and
+// its values would then be others.
+TEST(ThreadState, ASettingOfTheProcessThatChangesBetweenForwardAndBackwardIsRefused) {
+  at::set_num_threads(1);
+  at::Context& context = at::globalContext();
+  struct Case {
+    std::function<void()> change, undo;
+    const char* name;
+  };
+  const std::vector<Case> cases = {
+      {[] { torch::set_default_dtype(caffe2::TypeMeta::Make<double>()); },
+       [] { torch::set_default_dtype(caffe2::TypeMeta::Make<float>()); }, "set_default_dtype"},
+      {[&] { context.setDeterministicAlgorithms(true, false); },
+       [&] { context.setDeterministicAlgorithms(false, false); }, "setDeterministicAlgorithms"}};
+  // A number of the default type: 0.1 has other bits in double than in float.
+  const auto model = [] {
+    nn::Sequential layers = chain();
+    layers->push_back(layer<Tensor, Tensor>([](Tensor x) { return x * torch::tensor(0.1) * x; }));
+    return layers;
+  };
+  for (const Case& one : cases) {
+    for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
+      nn::Sequential plain = model();
+      GPipe pipe(model(), cpu_options({2, 2, 2}).chunks(2).checkpoint(mode));
+      const Tensor output = pipe->forward(input());
+      const Tensor expected = torch::cat(
+          {plain->forward(input().slice(0, 0, 3)), plain->forward(input().slice(0, 3, 6))});
+      one.change();
+      std::string text;
+      try {
+        output.pow(2).sum().backward();
+      } catch (const c10::Error& error) {
+        text = error.what_without_backtrace();
+      }
+      expected.pow(2).sum().backward();
+      one.undo();
+      if (mode != Checkpoint::kNever) {
+        EXPECT_THAT(text, AllOf(HasSubstr(one.name), HasSubstr("between forward and backward")));
+        continue;
+      }
+      EXPECT_EQ(text, "");
+      for (const auto& parameter : plain->named_parameters()) {
+        EXPECT_THAT(pipe->named_parameters()[parameter.key()].grad(),
+                    EqualsBitwise(parameter.value().grad()));
+      }
+    }
+  }
+}
+
 TEST(ThreadState, ForwardModeDerivativesAreRefused) {
   GPipe pipe(chain(), cpu_options({2, 3}).chunks(2));
   const Tensor target = torch::ones({6, 3});
@@ -198,7 +252,8 @@ TEST(ThreadState, ForwardModeDerivativesAreRefused) {
     EXPECT_THAT([&] { pipe->step({input()}, {dual.narrow(1, 0, 3)}, square_loss); },
                 refused("target 0"));
     EXPECT_NO_THROW(pipe->forward(input()));
-    // The plain model drops the tangent, too.
+    // Without forward mode the plain model drops the tangent, too, so the pipeline does not refuse
+    // it.
     c10::AutogradState::get_tls_state().set_fw_grad_mode(false);
     EXPECT_NO_THROW(pipe->forward(dual));
     c10::AutogradState::get_tls_state().set_fw_grad_mode(true);
@@ -208,6 +263,34 @@ TEST(ThreadState, ForwardModeDerivativesAreRefused) {
   }
   torch::autograd::ForwardADLevel::release_idx(level);
   EXPECT_NO_THROW(pipe->forward(input()));
+}
+
+// A thread that a layer starts cannot be told from any other thread of the user, which may wait. So
+// its call waits, but a warning names the layer.
+TEST(ThreadState, AThreadThatALayerStartsIsToldWhichLayerItWaitsFor) {
+  const std::chrono::milliseconds patience = internal::RunLock::Part::patience;
+  internal::RunLock::Part::patience = std::chrono::milliseconds(20);
+  const testing::LogCapture log;
+  GPipe* made = nullptr;
+  std::thread thread;
+  const auto call = [&](Tensor x) {
+    if (thread.joinable()) return x;
+    thread = std::thread([&] { (void)(*made)->parameter_hash(); });
+    // If the layer joined the thread here, both would wait for ever. So it only waits for the
+    // warning.
+    for (int k = 0; k < 5000 && log.warnings().empty(); ++k) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return x;
+  };
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), layer<Tensor, Tensor>(call)), cpu_options({1, 1}));
+  made = &pipe;
+  const Tensor x = torch::ones({2, 4});
+  EXPECT_NO_THROW(pipe->step({x}, {x}, square_loss));
+  thread.join();
+  internal::RunLock::Part::patience = patience;
+  EXPECT_THAT(log.warnings(), ::testing::ElementsAre(AllOf(HasSubstr("layer 1"),
+                                                           HasSubstr("both will wait for ever"))));
 }
 
 TEST(ThreadState, ATraceIsRefused) {

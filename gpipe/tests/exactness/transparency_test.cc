@@ -77,8 +77,8 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     pipe_inputs[0].requires_grad_();
     const Tensors targets = sample.targets(kRows);
     const Tensors pipe_targets = testing::on(testing::device(partitions - 1), targets);
-    // Runs two rounds without zeroing the gradients, so that accumulation and running statistics go
-    // on.
+    // The test runs two rounds without zeroing the gradients, so that accumulation and running
+    // statistics go on.
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;

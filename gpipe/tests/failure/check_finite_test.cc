@@ -44,7 +44,8 @@ Tensor mean(const Tensors& outputs, const Tensors&) { return outputs.at(0).mean(
 
 auto function(std::function<Tensor(Tensor)> f) { return layer<Tensor, Tensor>(std::move(f)); }
 
-// Eight rows of ones, except that row 5, in the third of four micro-batches, is full of `value`.
+// Returns eight rows of ones, except that row 5, in the third of four micro-batches, is full of
+// `value`.
 Tensor with_a_row_of(float value) {
   Tensor x = torch::ones({8, 4});
   x[5].fill_(value);
@@ -78,14 +79,14 @@ TEST(CheckFinite, NamesTheLayerTheMicroBatchAndTheForward) {
       EXPECT_FALSE(failure->backward);
       EXPECT_EQ(failure->layer, "layer 1 ('1')");
       EXPECT_THAT(failure->layer_type, HasSubstr("FunctionImpl"));
-      // With the option off no value is checked.
+      // With the option off no value is checked, so the loss is NaN.
       EXPECT_TRUE(std::isnan(pipe->step({with_a_row_of(-1)}, {}, mean).loss));
     }
   }
 }
 
 TEST(CheckFinite, NamesTheLayerTheMicroBatchAndTheBackward) {
-  // The square root of 0 is finite, and its derivative is not.
+  // The square root of 0 is finite, but its derivative is not. So only the backward is reported.
   for (const Checkpoint mode : kModes) {
     for (const bool split : {false, true}) {
       GPipe pipe(nn::Sequential(function([](Tensor x) { return x * 1; }),

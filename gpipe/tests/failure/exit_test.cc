@@ -22,8 +22,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// The last object of this program that is destroyed: until then the other threads run beside static
-// destruction. It is slow only in a process that asks for it.
+// This object of the program is destroyed last. Until then the other threads run beside static
+// destruction. Its destructor is slow only in a process that asks for it.
 struct SlowEnd {
   ~SlowEnd() {
     if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -32,8 +32,8 @@ struct SlowEnd {
 };
 SlowEnd slow_end;
 
-// It is initialized with the static objects and given its pipeline in main. So it is destroyed
-// after the objects that the first pipeline registers for exit().
+// This holder is initialized with the static objects, and given its pipeline in main. So it is
+// destroyed after the objects that the first pipeline registers for exit().
 GPipe early_holder = nullptr;
 
 std::atomic<int> done{0};
@@ -72,8 +72,8 @@ void step(GPipe pipe) {
              [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); });
 }
 
-// Runs `work` again and again on threads that are never joined: always on the same thread, and each
-// time on a new one, which LibTorch sets up at its first operator.
+// Runs `work` again and again on threads that are never joined: one thread runs it always, and
+// another one runs it each time on a new thread, which LibTorch sets up at its first operator.
 void keep_running(std::function<void()> work) {
   std::thread([work] {
     for (;; ++done) work();
@@ -93,7 +93,7 @@ void keep_running(std::function<void()> work) {
 
 class Exit : public ::testing::Test {
  protected:
-  // Each test runs in a new process, without threads of earlier tests.
+  // Each test runs in a new process, which has no threads of earlier tests.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 using ExitDeathTest = Exit;
@@ -128,8 +128,8 @@ TEST_F(ExitDeathTest, WhileForwardsRun) {
 TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
   EXPECT_EXIT(
       {
-        // Layers without parameters, because making parameters draws random numbers outside of a
-        // pipeline.
+        // The layers have no parameters, because making parameters draws random numbers outside of
+        // a pipeline.
         exit_while([] {
           GPipe pipe(nn::Sequential(nn::Tanh(), nn::Tanh()),
                      GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).chunks(2));
@@ -139,7 +139,7 @@ TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// exit() destroys one holder of the pipeline, but the threads have another one.
+// exit() destroys the static holder of the pipeline, but the threads have another holder.
 TEST_F(ExitDeathTest, WhileAStaticPipelineRuns) {
   EXPECT_EXIT(
       {
@@ -171,7 +171,8 @@ TEST_F(ExitDeathTest, WithIdlePipelines) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// One stage calls exit() while the other stages work, and exit() destroys the pipeline.
+// One stage calls exit() while the other stages work. exit() then destroys the pipeline, and must
+// end.
 TEST_F(ExitDeathTest, FromInsideALayer) {
   for (const int64_t stages : {1, 3}) {
     for (const bool early : {false, true}) {
@@ -188,7 +189,8 @@ TEST_F(ExitDeathTest, FromInsideALayer) {
               early_holder = pipe;
               pipe = GPipe(nullptr);
             }
-            // The holder is not copied, so the module is destroyed in the middle of its call.
+            // The holder is not copied, so exit() destroys the module in the middle of a call of
+            // the module.
             GPipe& only = early ? early_holder : pipe;
             for (;;) only->forward(input());
           },

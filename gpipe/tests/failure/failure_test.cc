@@ -46,7 +46,7 @@ enum class Phase { kForward, kBackward, kRecompute };
 enum class Entry { kForward, kStep1F1B, kStepGPipe };
 enum class Kind { kC10, kRuntime, kOwnException, kForeign };
 
-// Exceptions of users: classes of their own, derived from std::exception or from nothing.
+// Exceptions of users may be of classes of their own, derived from std::exception or from nothing.
 struct OwnException : std::exception {
   const char* what() const noexcept override { return "own trouble"; }
 };
@@ -69,9 +69,9 @@ struct Foreign {
   throw Foreign{7};
 }
 
-// The state that the layers of a model share: which of them fails, and the tensors that were alive.
+// The state that the layers of a model share: which stage fails, and the tensors that were alive.
 struct Control {
-  int64_t stage = -1;  // none fails
+  int64_t stage = -1;  // -1: no stage fails
   Phase phase = Phase::kForward;
   Kind kind = Kind::kC10;
   std::atomic<int64_t> calls{0};
@@ -139,7 +139,7 @@ struct Subject {
                             .checkpoint(mode));
   }
 
-  // Runs one training step; returns the gradients of the parameters.
+  // Runs one training step, and returns the gradients of the parameters.
   Tensors train(Entry entry) {
     testing::manual_seed(2);
     const at::Tensor input = torch::randn({8, 4}).to(testing::device());
@@ -180,8 +180,8 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
                     "LibTorch ends the process at an exception that is not a std::exception";
   }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
-  // A failing recompute needs a mode in which every micro-batch has one. For other phases the mode
-  // does not matter.
+  // A recompute can fail only in a mode in which every micro-batch has one. For other phases the
+  // mode does not matter.
   const Checkpoint mode =
       phase == Phase::kRecompute ? Checkpoint::kAlways : Checkpoint::kExceptLast;
   Subject subject(mode);
@@ -288,7 +288,7 @@ TEST(FailuresTest, StagesBehindAFailureNeverStart) {
                                      Call([&] { ++second; })),
                       8);
   EXPECT_THROW(pipe->forward(torch::rand({8, 1}, testing::device())), std::runtime_error);
-  EXPECT_EQ(first, 2);  // micro-batch 2 was not started
+  EXPECT_EQ(first, 2);  // micro-batch 2 has not been started
   EXPECT_LE(second, 1);
 }
 
@@ -299,8 +299,9 @@ TEST(FailuresTest, StagesBeforeAFailureStopEarly) {
   std::atomic<bool> thrown{false};
   auto pipe = pipe_of(nn::Sequential(Call([&] {
                                        if (before++ == 0) return;
-                                       // Gives the error time to be noticed, four seconds in all:
-                                       // if it were not, this stage would run all micro-batches.
+                                       // This gives the pipeline time to notice the error, four
+                                       // seconds in all. If it did not notice it, this stage would
+                                       // run all micro-batches.
                                        wait_for(thrown);
                                        std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                      }),
@@ -384,7 +385,7 @@ TEST(FailuresTest, AnObserverThatThrowsFailsTheStep) {
   expect_equal(subject.train(Entry::kStep1F1B), fresh.train(Entry::kStep1F1B));
 }
 
-// A layer may keep an exception and throw it in every call.
+// A layer may keep an exception and throw it in every call. Its message must not grow each time.
 TEST(FailuresTest, AnExceptionThatIsThrownAgainAndAgainKeepsItsMessage) {
   const Watchdog watchdog(std::chrono::minutes(5), "an exception thrown again and again");
   struct OwnTorchError : c10::Error {
@@ -417,7 +418,7 @@ TEST(FailuresTest, AnExceptionThatIsThrownAgainAndAgainKeepsItsMessage) {
     if (own) {
       EXPECT_EQ(*messages.begin(), "trouble");
     } else {
-      // The layer's type has this file's namespace.
+      // The message names the layer's type, which begins with this file's namespace.
       EXPECT_THAT(*messages.begin(),
                   AllOf(::testing::StartsWith("trouble (in the forward of stage 1, micro-batch 1, "
                                               "layer 1 ('1'), a gpipe::"),
@@ -457,7 +458,7 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
   EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
   pipe->forward(x);
   plain(testing::on_host(x));
-  // Sums over micro-batches are rounded differently from one over the batch.
+  // Sums over micro-batches are rounded differently from a sum over the batch.
   EXPECT_TRUE(torch::allclose(testing::on_host(norm->running_mean), plain->running_mean,
                               /*rtol=*/1e-5,
                               /*atol=*/1e-6));
@@ -470,7 +471,7 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
 TEST(FailuresTest, AnInputThatCannotBeCutBlamesNoLayer) {
   GPipe pipe(nn::Sequential(nn::Linear(6, 6), nn::Linear(6, 6)),
              GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
-  pipe->forward(torch::rand({4, 6}));  // its last layer must not be blamed afterwards
+  pipe->forward(torch::rand({4, 6}));  // the last layer of this call must not be blamed afterwards
   EXPECT_THAT(
       [&] {
         pipe->forward(torch::rand({4, 6}).to_sparse());
@@ -494,7 +495,7 @@ TEST(FailuresTest, TheLastFailureIsThatOfTheLastRun) {
   fails = false;
   const Observer failing = [](const Event&) { throw std::runtime_error("the observer"); };
   EXPECT_THROW(step(failing), std::runtime_error);
-  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "no layer's";
+  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "an observer's error is no failure of a layer";
   fails = true;
   EXPECT_THROW(step(nullptr), std::runtime_error);
   fails = false;
@@ -502,7 +503,7 @@ TEST(FailuresTest, TheLastFailureIsThatOfTheLastRun) {
   EXPECT_EQ(pipe->last_failure(), std::nullopt) << "the step succeeded";
 }
 
-// A member of a layer is a path that the pipeline does not see.
+// A layer that keeps its input in a member, a path that the pipeline does not see.
 struct KeepImpl : nn::Module {
   at::Tensor forward(at::Tensor x) {
     kept = x;
@@ -518,7 +519,8 @@ struct UseImpl : nn::Module {
 };
 TORCH_MODULE(Use);
 
-// The error names the layer that uses what the other one kept, wherever it is in its partition.
+// The error names the layer that uses the tensor that `keep` has kept, wherever that layer is in
+// its partition.
 TEST(FailuresTest, AGraphThatCameByAHiddenPathIsBlamedOnTheLayerThatUsesIt) {
   const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {

@@ -47,7 +47,7 @@ at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].po
 TEST(Lifetime, APipelineNeedNotBeUsed) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "lifetime");
   for (int i = 0; i < 20; ++i) piped();
-  const GPipe copy = piped();  // a holder: both are the same pipeline
+  const GPipe copy = piped();  // copies of a holder hold the same pipeline
   const GPipe other = copy;
   EXPECT_EQ(copy.ptr(), other.ptr());
 }
@@ -72,7 +72,8 @@ TEST(Lifetime, BatchesOfAnySizeFollowOneAnother) {
   }
 }
 
-// The exit code of the child's call: 0 if it throws the error about fork().
+// Makes a call in the child. Returns the child's exit code, which is 0 if the call throws the error
+// about fork().
 int call_after_fork(GPipe& pipe, bool step) {
   try {
     const at::Tensor x = torch::ones({6, 4});
@@ -104,7 +105,8 @@ TEST(Lifetime, AfterAForkTheChildGetsAnErrorAndTheParentGoesOn) {
   EXPECT_EQ(pipe->step({x}, {}, square).loss, before);
 }
 
-// The workers' threads belong to the parent; the child's destructor has none to wait for.
+// The threads of the workers belong to the parent. So the child's destructor must not wait for
+// them.
 TEST(Lifetime, AfterAForkTheChildMayDestroyThePipeline) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "lifetime");
   GPipe pipe = piped();
@@ -120,7 +122,7 @@ TEST(Lifetime, AfterAForkTheChildMayDestroyThePipeline) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Runs `call` in the child; 0 if it throws the error about fork().
+// Runs `call` in the child. Returns 0 if it throws the error about fork().
 template <typename Call>
 int code_of(Call call) {
   try {
@@ -131,7 +133,8 @@ int code_of(Call call) {
   }
 }
 
-// Returns what `in_child` returns, or 3 for an exception: it would unwind the parent's threads.
+// Returns what `in_child` returns, or 3 if it throws. The exception must not go on, because it
+// would unwind the parent's threads.
 template <typename InChild>
 int end_of_child(InChild in_child) {
   try {
@@ -142,10 +145,10 @@ int end_of_child(InChild in_child) {
   }
 }
 
-// The child's copy of the pipeline is in the middle of a run that will never end.
+// In these tests the child's copy of the pipeline is in the middle of a run that will never end.
 class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
  protected:
-  // A pipeline whose last layer waits until it is released, where `waits` (may be null) is true.
+  // A pipeline whose last layer waits as long as `*waits` is true. `waits` may be null.
   GPipe pipe_that_waits(const std::atomic<bool>* waits) {
     torch::manual_seed(1);
     nn::Sequential model;
@@ -165,7 +168,8 @@ class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
                             .chunks(2));
   }
 
-  // Forks while another thread is in a call; the child ends with what `in_child` returns.
+  // Forks while another thread is in a call. The child ends with the exit code that `in_child`
+  // returns.
   template <typename InChild>
   void fork_during_a_step(InChild in_child) {
     const testing::Watchdog watchdog(std::chrono::seconds(100), "fork in the middle of a call");
@@ -225,9 +229,8 @@ TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwn) {
     GPipe own = pipe_that_waits(nullptr);
     own->step({x}, {}, square);
     own->forward(x).sum().backward();
-    // The child does not end by exit(): the parent's LibTorch threads, which earlier tests have
-    // started, are missing here, and LibTorch's static objects would end the process because of
-    // that. See exit_test.
+    // The child does not end by exit(). The LibTorch threads that earlier tests have started in the
+    // parent are missing here, and LibTorch's static objects would end the process because of that.
     return 0;
   });
 }

@@ -32,7 +32,7 @@ using testing::EqualsBitwise;
 
 enum class Phase { kForward, kRecompute, kBackward };
 
-// The call that must fail: the one with this number among the stage's calls in this phase.
+// A plan says which call must fail: call number `call` of this stage in this phase.
 struct Plan {
   int stage = -1;
   Phase phase = Phase::kForward;

@@ -1,6 +1,6 @@
-// Gives every public function of the package wrong input: it must throw as its header says, the
-// message must say what was given and what to do, and the pipeline must remain usable with nothing
-// lost.
+// Gives every public function of the package wrong input. The function must throw as its header
+// says, the message must say what was given and what to do, and the pipeline must remain usable
+// with nothing lost.
 #include "tools/testing/wrong_input.h"
 
 #include <c10/core/InferenceMode.h>
@@ -95,7 +95,7 @@ Building options(std::string name, GPipeOptions given, std::vector<std::string> 
       std::move(name), [=](nn::Sequential model) { GPipe pipe(model, given); }, std::move(parts));
 }
 
-// `model` in partitions of one layer each.
+// A Building of the model `model` in partitions of one layer each.
 Building own_model(std::string name, std::function<nn::Sequential()> model,
                    std::vector<std::string> parts) {
   return building(
@@ -174,8 +174,8 @@ std::vector<Building> constructions() {
                                    {"2 partitions", "only 1 device", "fewer partitions"})),
       options("DeviceThatDoesNotExist", on({torch::kCPU, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "devices of type cuda", "give devices that exist"}),
-      // All devices are checked first, so the first layer must still be there when the second
-      // device is refused.
+      // All devices are checked before any layer is moved. So the first layer must not have gone to
+      // meta when the second device is refused.
       options("DeviceThatDoesNotExistBehindOneThatDoes",
               on({torch::kMeta, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "give devices that exist"}),
@@ -297,7 +297,8 @@ TEST(WrongDevice, CudaWithoutAGpuIsRefused) {
   testing::expect_refused(row);
 }
 
-// Only values that go from one partition to the next must be tensors.
+// Values within a partition may be of any type. Only values that go from one partition to the next
+// must be tensors.
 TEST(TypesWithinAPartition, MayBeAny) {
   nn::Sequential model(
       layer<at::Tensor, std::map<std::string, at::Tensor>>([](at::Tensor x) {
@@ -313,8 +314,8 @@ TEST(TypesWithinAPartition, MayBeAny) {
 
 // --- Calls of a pipeline.
 
-// Three stages, four micro-batches of two rows. A step has run, so that there are gradients to
-// lose.
+// The pipeline of these calls has three stages, and four micro-batches of two rows. It has made a
+// step, so a wrong call could lose its gradients.
 struct Subject {
   Subject()
       : pipe(nn::Sequential(nn::Linear(4, 5), nn::Tanh(), nn::Linear(5, 5), nn::Linear(5, 3)),
@@ -385,7 +386,7 @@ Call thrown(std::string name, std::function<void(Subject&)> call, std::vector<st
   return {std::move(name), std::move(call), typeid(E), std::move(parts)};
 }
 
-// Calls another pipeline, of `model`, with `inputs`.
+// A call of another pipeline, made of `model`, with `inputs`.
 template <typename E>
 Call own_pipe(std::string name, std::function<nn::Sequential()> model, Tensors inputs,
               std::vector<std::string> parts) {
@@ -399,7 +400,7 @@ Call own_pipe(std::string name, std::function<nn::Sequential()> model, Tensors i
       std::move(parts));
 }
 
-// The last layer returns a T, which the message calls `type`.
+// A call of a pipeline whose last layer returns a T, which the message calls `type`.
 template <typename T>
 Call returned(std::string name, std::string type) {
   return own_pipe<c10::TypeError>(
@@ -422,7 +423,7 @@ std::vector<Call> forwards() {
   const auto split = layer<at::Tensor, Tensors>([](at::Tensor x) { return Tensors{x, x}; });
   return {
       value_error("Undefined", forward([](Subject&) { return at::Tensor(); }),
-                  {"the input is an undefined tensor"}),
+                  {"forward was given an undefined tensor"}),
       value_error("Scalar", forward([](Subject&) { return torch::rand({}); }),
                   {"input 0 has no dimension", "batch as its dimension 0"}),
       value_error("OnAnotherDevice", forward([](Subject&) {
@@ -451,7 +452,7 @@ std::vector<Call> forwards() {
                          {"cannot be multiplied (2x5 and 4x5)", place}),
       thrown<c10::Error>("OneDimensionTooFew", forward([](Subject&) { return torch::rand({8}); }),
                          {place}),
-      // A billion rows without memory behind them, each of which would be a micro-batch.
+      // The input has a billion rows without memory behind them. Each row would be a micro-batch.
       value_error("TooManyMicroBatches",
                   [](Subject&) {
                     GPipe pipe(two_layers(), GPipeOptions({1, 1}).devices(cpus(2)).chunks(kMax));
@@ -526,8 +527,8 @@ std::vector<Call> forwards() {
                                 {"from inside a layer", "into the outer Sequential", "stage 0"}),
       thrown<c10::Error>("BackwardTwice",
                          [](Subject& s) {
-                           // Asks for the input's gradient only: the parameters' gradients must
-                           // stay as they were.
+                           // Only the input's gradient is asked for, because the parameters'
+                           // gradients must stay as they were.
                            const at::Tensor x = s.inputs[0].clone().requires_grad_();
                            const at::Tensor y = s.pipe->forward(x).sum();
                            (void)torch::autograd::grad({y}, {x});
@@ -719,7 +720,7 @@ std::vector<Call> schedules() {
       value_error(
           "MoreWorkers",
           fixed(Schedule::create(3, 4, {good.actions(0), good.actions(1), good.actions(2), {}})),
-          {"for 4 workers", "3 stages"}),
+          {"has 4 workers", "3 stages"}),
       value_error("OneStageMissing",
                   fixed(Schedule::create(3, 4, {good.actions(0), {}, good.actions(2)})),
                   {"cannot be run", "F1.0 is missing"}),
@@ -821,7 +822,7 @@ TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
     for (const at::Tensor& parameter : pipe->parameters()) {
       EXPECT_THAT(parameter.grad(), EqualsBitwise(torch::zeros_like(parameter)));
     }
-    // The mean of nothing is NaN.
+    // A mean over no rows would be NaN, so step() refuses a loss that is a mean.
     EXPECT_THAT(
         [&] {
           pipe->step({torch::rand({0, 4})}, {torch::rand({0, 3})}, mse);

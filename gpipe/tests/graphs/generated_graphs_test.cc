@@ -43,7 +43,8 @@ using testing::Trace;
 using testing::programs::Entry;
 using testing::programs::Program;
 
-// The number of calls: two more than the plain runs of each kind of cell.
+// The number of calls of a pipeline. It is larger than StageGraphs::kPlainRuns, so that graphs are
+// recorded and replayed.
 constexpr int64_t kCalls = 6;
 
 struct Left {
@@ -59,7 +60,8 @@ std::string message_of(const std::exception& error) {
 
 enum class Where { kCpu, kDevice, kDeviceWithGraphs };
 
-// In every second program all stages share a device, and may share parameters.
+// In every second program all stages are on one device, and may share parameters without a
+// TiedLayer.
 std::vector<c10::Device> devices_for(const Program& program, Where where) {
   const auto stages = program.balance.size();
   if (where == Where::kCpu) return std::vector<c10::Device>(stages, c10::kCPU);
@@ -70,7 +72,7 @@ std::vector<c10::Device> devices_for(const Program& program, Where where) {
 GPipe make_pipe(const Program& program, Where where) {
   testing::manual_seed(program.seed);
   testing::programs::Workshop workshop;
-  workshop.names_tied = program.seed % 2 == 1;  // as in devices_for()
+  workshop.names_tied = program.seed % 2 == 1;  // for stages on several devices
   torch::nn::Sequential model;
   for (const auto& layer : program.layers) model->push_back(layer.make(workshop));
   model->train(program.train);
@@ -85,7 +87,7 @@ GPipe make_pipe(const Program& program, Where where) {
                    .graphs(where == Where::kDeviceWithGraphs));
 }
 
-// The trained parameters, each once.
+// Returns the trained parameters, each once.
 Tensors trained(const GPipe& pipe) {
   Tensors parameters;
   std::set<const c10::TensorImpl*> seen;
@@ -171,7 +173,7 @@ Left run(const Program& program, Where where) {
       }
       for (const at::Tensor& input : inputs) {
         left.trace.push_back(input.is_inference() ? at::Tensor() : on_host(input.grad()));
-        left.trace.push_back(on_host(input.detach()));  // a layer may change it in place
+        left.trace.push_back(on_host(input.detach()));  // a layer may change its input in place
       }
       testing::add_state(pipe, left.trace);
       if (!program.forward_only() && !parameters.empty()) {
@@ -187,7 +189,7 @@ Left run(const Program& program, Where where) {
   return left;
 }
 
-// The first difference, or an empty text.
+// Returns the first difference, or an empty text.
 std::string difference(const Left& without, const Left& with) {
   if (without.error != with.error) {
     return "without graphs: '" + without.error + "', with graphs: '" + with.error + "'";
@@ -213,19 +215,20 @@ bool is_of_the_device(const std::string& error) {
          says("changed a tensor in place that also went another way");
 }
 
-// The features that are not drawn. Between the layers of a recurrent module, cuDNN drops out by a
-// state of which the process has one for each GPU, and which no seed sets. So two models do not
-// draw the same numbers, with graphs or without.
+// The features that random programs do not have here. Between the layers of a recurrent module,
+// cuDNN drops out by a state that the process has for each GPU and that no seed sets. So two models
+// do not draw the same numbers, whether they use graphs or not.
 std::vector<std::string> not_drawn() {
   if (testing::device().is_cuda()) return {"num_layers(2).dropout"};
-  return {"autocast inside"};  // there is no list of operators for such a device
+  return {"autocast inside"};  // autocast has no list of operators for this type of device
 }
 
 class GeneratedGraphs : public testing::DeviceTest {
  protected:
-  // Sums by atomic operations on a GPU differ from run to run, with graphs or without.
+  // Deterministic algorithms are needed, because sums by atomic operations on a GPU differ from run
+  // to run.
   void SetUp() override {
-    // cuBLAS reads this variable when it is first used.
+    // cuBLAS reads this variable when it is first used, so it is set before.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicCuDNN(true);
@@ -249,7 +252,8 @@ TEST_F(GeneratedGraphs, LeaveWhatThePipelineLeavesWithoutGraphs) {
     const Left with = run(program, Where::kDeviceWithGraphs);
     const std::string found = difference(without, with);
     EXPECT_EQ(found, "") << to_text(program);
-    // The program draws other numbers on the CPU, so only whether it fails can be compared.
+    // The program draws other numbers on the CPU, so only whether it fails there, too, can be
+    // compared.
     if (!without.error.empty() && !is_of_the_device(without.error)) {
       const std::string on_cpu = run(program, Where::kCpu).error;
       EXPECT_NE(on_cpu, "") << without.error << "\n" << to_text(program);

@@ -74,7 +74,7 @@ GraphTraining simple(nn::Sequential model, std::vector<int64_t> balance, int64_t
           {torch::randn({8, width})}};
 }
 
-// The parameter's strides change, but its memory does not.
+// The parameter's strides change, but its memory does not. The stage must record its graphs again.
 TEST_F(GraphChanges, ATransposedParameter) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -92,7 +92,7 @@ TEST_F(GraphChanges, ATransposedParameter) {
               kReplayed);
 }
 
-// A buffer that is transposed in place.
+// A layer with a buffer, which the test transposes in place.
 struct WithBuffer : nn::Module {
   WithBuffer() {
     mask = register_buffer("mask", torch::arange(36, at::kFloat).reshape({6, 6}) / 36);
@@ -120,7 +120,8 @@ TEST_F(GraphChanges, ATransposedBuffer) {
               kReplayed);
 }
 
-// A parameter cast twice, which comes back to the same memory.
+// A layer with a parameter. The test casts the parameter twice, after which it may lie in the same
+// memory as before.
 struct Scale : nn::Module {
   Scale() { w = register_parameter("w", torch::linspace(0.5, 1.5, 6)); }
   at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
@@ -148,7 +149,8 @@ TEST_F(GraphChanges, AParameterCastThereAndBackElsewhere) {
               kReplayed);
 }
 
-// A buffer that autograd has saved is changed between forward and backward.
+// If a buffer that autograd has saved is changed between forward and backward, the backward fails,
+// as without graphs.
 TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
@@ -181,7 +183,7 @@ TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
 }
 
 // A layer whose state changes in each forward. Under 1F1B the last stage's backward comes before
-// the next change, under fill-drain it does not.
+// the next change, under fill-drain it does not, so the backward finds a changed buffer.
 struct Moving : nn::Module {
   Moving() { register_buffer("mean", torch::ones({6})); }
   at::Tensor forward(const at::Tensor& x) {
@@ -222,8 +224,8 @@ TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
   EXPECT_THAT(use, last_left_alone("it cannot be recorded: it changes a buffer in place"));
 }
 
-// Buffers of whole numbers are saved, too: an index that changes between forward and backward, and
-// one that changes in each forward.
+// Autograd saves an index, too, which is a buffer of whole numbers. The index changes between
+// forward and backward, or, if `moves`, in each forward.
 struct Ordered : nn::Module {
   explicit Ordered(bool moves) : moves(moves) { register_buffer("order", torch::arange(6)); }
   at::Tensor forward(const at::Tensor& x) {
@@ -279,7 +281,8 @@ TEST_F(GraphChanges, ASavedIndexThatIsChanged) {
   }
 }
 
-// The first layer changes the caller's input.
+// The first layer changes the caller's input in place. So its stage is not recorded, and the input
+// changes as without graphs.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
@@ -305,7 +308,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// The same without training: tensors made in inference mode do not count changes.
+// This is the test above in inference mode, in which tensors do not count their changes.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
@@ -329,7 +332,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// Two outputs share memory, and the loss changes one of them.
+// Two outputs share memory, and the loss changes one of them. So their stage is not recorded.
 TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -349,7 +352,8 @@ TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
               last_left_alone("it cannot be recorded: two outputs share memory"));
 }
 
-// A hook on a node of the graph (Node::add_pre_hook), which a layer registers.
+// A hook that a layer registers on a node of the graph (Node::add_pre_hook). Each backward must
+// call it, so the stage is not recorded.
 struct CountingHook : torch::autograd::FunctionPreHook {
   explicit CountingHook(std::shared_ptr<int64_t> calls) : calls(std::move(calls)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
@@ -385,7 +389,8 @@ TEST_F(GraphChanges, APreHookOfANode) {
   EXPECT_THAT(use, first_left_alone("it cannot be recorded: TanhBackward0 has a hook"));
 }
 
-// The loss throws in the middle of a step. The next step must work.
+// The loss throws in the middle of a step. The next step must have the bits that it has without
+// graphs.
 TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
   for (Checkpoint mode : kModes) {
     for (bool fill_drain : {false, true}) {
@@ -414,7 +419,7 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
                 options);
           } catch (const c10::Error&) {
             trace.emplace_back();
-            // How much stage 0 had done by then depends on its thread, so its state is set anew.
+            // How far stage 0 had come by then depends on timing, so its buffers are set anew.
             pipe->buffers()[0].zero_();
             pipe->buffers()[1].fill_(1);
             pipe->buffers()[2].zero_();
@@ -432,8 +437,7 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
   }
 }
 
-// Parameters that leave their layer: a layer that returns its parameter, tied uses within a stage,
-// and a loss that uses a parameter.
+// A layer that returns its parameter, so that the parameter leaves the layer.
 TEST_F(GraphChanges, ParametersThatLeave) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -476,7 +480,8 @@ TEST_F(GraphChanges, ALossThatUsesAParameter) {
   }
 }
 
-// Fused attention with dropout draws its mask where no stream of ours can come between.
+// Fused attention with dropout draws its mask from the device's default generator, so its stage is
+// not recorded.
 TEST_F(GraphChanges, AttentionWithDropout) {
   for (const at::ScalarType precision : {at::kFloat, at::kHalf}) {
     for (Checkpoint mode : kModes) {
@@ -521,8 +526,8 @@ TEST_F(GraphChanges, AParameterUsedTwice) {
   }
 }
 
-// The loss's own term comes first in the gradient's sum, so the terms of the layers must not be
-// added up apart from it.
+// The gradient's sum begins with the term of the loss. So the terms of the layers must not be added
+// up first, and the stage is not recorded.
 TEST_F(GraphChanges, AParameterUsedTwiceAndByTheLoss) {
   for (Checkpoint mode : kModes) {
     EXPECT_THAT(graphs_of(expect_same_training([&] {
@@ -548,7 +553,7 @@ struct Normed : nn::Module {
 };
 
 // Updates of running statistics wait in a log until the run is over. A replay would write nothing
-// there.
+// to the log, so these stages are not recorded.
 TEST_F(GraphChanges, RunningStatisticsOfTwoStages) {
   const std::string reason =
       "left alone: it cannot be recorded: several stages share running statistics";
@@ -565,14 +570,15 @@ TEST_F(GraphChanges, RunningStatisticsOfTwoStages) {
               ::testing::ElementsAre(reason, reason));
 }
 
-// Two forwards on streams that are not ordered, and their backwards, each on its own stream: the
-// graphs that they replay share memory.
+// Two forwards run on streams that are not ordered, and each backward on its forward's stream. The
+// graphs that they replay share memory, so the pipeline must order them.
 TEST_F(GraphChanges, BackwardsOnStreamsOfTheirOwn) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
-    // Accumulating gradients of parameters would order the streams.
+    // The parameters get no gradients, because accumulating gradients of parameters would order the
+    // streams.
     for (at::Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
     GPipe pipe(model, options_for({3}, 1, Checkpoint::kNever).graphs(graphs));
     const c10::impl::VirtualGuardImpl impl(device(0).type());
@@ -604,7 +610,8 @@ TEST_F(GraphChanges, BackwardsOnStreamsOfTheirOwn) {
   EXPECT_THAT(use, ::testing::ElementsAre("replayed"));
 }
 
-// The layer draws from a generator of its own.
+// A layer draws from a generator of its own, which a replay cannot do. So its stage is not
+// recorded.
 TEST_F(GraphChanges, AGivenGenerator) {
   for (Checkpoint mode : kModes) {
     EXPECT_THAT(
@@ -627,8 +634,8 @@ TEST_F(GraphChanges, AGivenGenerator) {
   }
 }
 
-// LibTorch chooses kernels by such settings, so graphs that were recorded under other settings are
-// not replayed.
+// LibTorch chooses kernels by the settings below, so graphs that were recorded under other settings
+// are not replayed.
 TEST_F(GraphChanges, ASettingOfTheProgram) {
   at::Context& context = at::globalContext();
   const std::pair<std::function<void()>, std::function<void()>> settings[] = {
@@ -701,8 +708,8 @@ TEST_F(GraphChanges, MemoryIsGivenBack) {
   }
 }
 
-// Each allocation of a step with graphs fails in turn. The step must throw that error or none, and
-// the next one must give the right numbers.
+// Allocations of a step with graphs fail, each in turn. The step must throw that error or none, and
+// later steps must give the right numbers.
 TEST_F(GraphChanges, EachAllocationFailsInTurn) {
   int recorded = 0;
   for (int device_number : {0, 1}) {
@@ -739,8 +746,8 @@ TEST_F(GraphChanges, EachAllocationFailsInTurn) {
   EXPECT_GT(recorded, 0) << "nothing was left with graphs";
 }
 
-// Leaves out one part at a time by GPipeOptions::ablation: late recomputes, direct skips, copy
-// streams.
+// Graphs must give the same bits if parts of the pipeline are left out by GPipeOptions::ablation:
+// late recomputes, direct skips, copy streams.
 TEST_F(GraphChanges, Ablations) {
   for (int which : {0, 1, 2}) {
     EXPECT_THAT(graphs_of(expect_same_training([&] {

@@ -51,15 +51,15 @@ using testing::on_host;
 using testing::square_loss;
 using ::testing::UnorderedElementsAre;
 
-// The device's own graphs, except that one call of a kind fails: the call that finds its count at
-// 0.
+// Counters for the calls of a device's graphs. The call that finds the counter of its kind at 0
+// fails. Other calls are those of the device's own graphs.
 struct Countdown {
   std::atomic<int64_t> pool{-1};
   std::atomic<int64_t> begin{-1};
   std::atomic<int64_t> end{-1};
   std::atomic<int64_t> memory{-1};
   std::atomic<int64_t> replay{-1};
-  std::atomic<int64_t> odd{-1};  // a begin that throws something that is not a std::exception
+  std::atomic<int64_t> odd{-1};  // for a begin() that throws something other than a std::exception
 
   static void count(std::atomic<int64_t>& left, const char* what) {
     if (left >= 0 && left-- == 0) throw std::runtime_error(std::string("no ") + what);
@@ -78,7 +78,7 @@ class FlakyGraph final : public DeviceGraph {
   void end() override {
     real_->end();
     Countdown::count(left_.end, "end");
-    // At 0 each recording fails, until the count is set again.
+    // While `left_.memory` is 0, each recording fails.
     TORCH_CHECK_WITH(OutOfMemoryError, left_.memory != 0, "no memory");
     if (left_.memory > 0) --left_.memory;
   }
@@ -140,7 +140,7 @@ struct GraphFailure : testing::DeviceTest {
         model, GPipeOptions({2, 2}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
   }
 
-  // Runs one step and returns the gradients that it leaves.
+  // Runs one step and returns the gradients of the parameters.
   std::vector<at::Tensor> step(GPipe& pipe) const {
     testing::manual_seed(2);
     const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
@@ -204,7 +204,8 @@ TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
 }
 
 // While any stage records, an allocator cannot release the memory that it keeps, so a stage that
-// does not record may lack memory that is in fact free.
+// does not record may lack memory that is in fact free. It must release that memory after the
+// recording and run the cell again, unless the cell has changed something.
 TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
   enum class Case { kRecording, kGaveUp, kNobodyRecords, kHasChangedABuffer, kHasLoggedAnUpdate };
   const testing::HostWaitsAllowed waits;
@@ -220,7 +221,7 @@ TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
         }
         at::Tensor forward(const at::Tensor& x) {
           if (changes) count.add_(1);
-          if (asks) (void)x.sum().item<float>();  // cannot be recorded
+          if (asks) (void)x.sum().item<float>();  // this cannot be recorded
           f();
           return x * 2;
         }
@@ -287,7 +288,8 @@ TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
   }
 }
 
-// While a graph is recorded, an allocator cannot release the memory that it keeps for later.
+// While a graph is recorded, an allocator cannot release the memory that it keeps for later. So a
+// recording that runs out of memory is tried once more after that memory was released.
 TEST_F(GraphFailure, WhereMemoryIsShortAllOfItIsTriedOnce) {
   for (const bool helps : {true, false}) {
     for (Checkpoint mode : kModes) {
@@ -368,7 +370,8 @@ TEST_F(GraphFailure, AReplayThatFailsIsToldWithItsPlace) {
   }
 }
 
-// A parameter that is changed between forward and backward is refused, as without graphs.
+// With graphs as without, a backward is refused if a parameter that it needs was changed after the
+// forward.
 TEST_F(GraphFailure, ASavedWeightThatIsChangedIsRefused) {
   for (const bool graphs : {false, true}) {
     GPipe pipe = make(graphs, Checkpoint::kNever);

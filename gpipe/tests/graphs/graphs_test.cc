@@ -1,5 +1,5 @@
 // Tests GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits must be those
-// without graphs. graphs_test runs on the CPU, which has no graphs; graphs_fake_test runs on the
+// without graphs. graphs_test runs on the CPU, which has no graphs. graphs_fake_test runs on the
 // fake accelerator, and graphs_cuda_test on CUDA.
 
 #include <gmock/gmock.h>
@@ -139,7 +139,7 @@ GraphTraining four_layers_in_two(Checkpoint mode = Checkpoint::kNever) {
       four_layers(), options_for({2, 2}, 4, mode), {torch::randn({8, 6})}, {torch::randn({8, 3})}};
 }
 
-// As many graphs are alive as micro-batches whose backward is still to come.
+// A stage records graphs for as many micro-batches as wait for their backward at one time.
 TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
   const auto recorded = [](Checkpoint mode, bool fill_drain) {
     const auto use = expect_same_training([&] {
@@ -154,14 +154,16 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
     return use;
   };
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
-  // Each micro-batch has a forward and a backward, and there is one forward without gradients.
+  // Under fill-drain all 8 micro-batches wait at one time. Each has a forward and a backward. One
+  // more forward is without gradients.
   const auto never = recorded(Checkpoint::kNever, /*fill_drain=*/true);
   EXPECT_EQ(never[0].recorded, 2 * 8 + 1);
   EXPECT_EQ(never[1].recorded, 2 * 8 + 1);
   const auto one_f_one_b = recorded(Checkpoint::kNever, /*fill_drain=*/false);
   EXPECT_EQ(one_f_one_b[0].recorded, 2 * 2 + 1);
   EXPECT_EQ(one_f_one_b[1].recorded, 2 * 1 + 1);
-  // There is one forward whose graph is dropped, and one that is made again.
+  // All micro-batches share one checkpointed forward. A recompute and its backward are made one
+  // micro-batch at a time. One more forward is without gradients.
   const auto always = recorded(Checkpoint::kAlways, /*fill_drain=*/true);
   EXPECT_EQ(always[0].recorded, 1 + 2 + 1);
   EXPECT_EQ(always[1].recorded, 1 + 2 + 1);
@@ -227,14 +229,15 @@ TEST_F(Graphs, MixedPrecisionGetsTheSameBits) {
                                    {testing::copy_on(device(), input)},
                                    {testing::copy_on(device(), torch::randn({rows, 6, 4}))}};
             training.steps = 6;
-            // Autocast is on as long as the training lives.
+            // Autocast is on as long as `training` lives, because before_step holds the scope.
             if (mixed) {
               training.before_step = [held = std::make_shared<testing::AutocastScope>(
                                           device().type(), at::kBFloat16)](GPipe&, int64_t) {};
             }
             return training;
           });
-          // LibTorch's attention in C++ compares query and key by their values.
+          // LibTorch's attention in C++ compares the values of query and key, which waits for the
+          // device.
           if (std::string(name) == "attention") {
             expect_left_alone(use[0], "aten::equal waits for the device");
           } else {
@@ -260,7 +263,7 @@ TEST_F(Graphs, StagesOnOneWorkerGetTheSameBits) {
   expect_replayed(use);
 }
 
-// forward(), then backwards that autograd starts.
+// Runs forward(), and then backwards that autograd starts.
 Trace forward_backward(bool graphs, Checkpoint mode) {
   GPipe pipe(four_layers(), options_for({2, 2}, 4, mode).graphs(graphs));
   testing::manual_seed(3);
@@ -272,10 +275,10 @@ Trace forward_backward(bool graphs, Checkpoint mode) {
     trace.push_back(on_host(y.detach()));
     const at::Tensor loss = y.pow(2).sum() * (1 + k);
     loss.backward({}, /*retain_graph=*/true);
-    loss.backward();  // once more through the same graphs
+    loss.backward();  // runs once more through the same graphs
     trace.push_back(on_host(x.grad()));
     add_state(pipe, trace);
-    // This forward's gradients are returned, not accumulated.
+    // The gradients of this forward are returned, not accumulated.
     const at::Tensor again = pipe->forward(x);
     std::vector<at::Tensor> wanted = pipe->parameters();
     wanted.push_back(x);
@@ -294,7 +297,7 @@ TEST_F(Graphs, AutogradsOwnBackwardsGetTheSameBits) {
   }
 }
 
-// Two forwards whose backwards come in the opposite order, and one whose backward never comes.
+// Three forwards come before the first backward. The one in the middle gets no backward.
 TEST_F(Graphs, ForwardsMayOverlapAndBeForgotten) {
   const auto run = [](bool graphs) {
     GPipe pipe(four_layers(), options_for({2, 2}, 2, Checkpoint::kNever).graphs(graphs));
@@ -357,7 +360,7 @@ TEST_F(Graphs, AChangedModelIsRecordedAnew) {
       if (step == 5) pipe->train();
       if (step == 7) {
         for (at::Tensor& parameter : pipe->parameters()) {
-          parameter.set_data(parameter.detach() * 2);  // other memory
+          parameter.set_data(parameter.detach() * 2);  // this is other memory
         }
       }
       if (step == 8) pipe->parameters()[0].set_requires_grad(false);
@@ -388,12 +391,12 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
 }
 
 // LibTorch keeps the seeds of graphs' draws in memory of the stream that was current at the
-// recording.
+// recording. Other code must not get that memory while a replay on another stream uses it.
 TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
   const torch::NoGradGuard no_grad;
-  // The draws are in the first stage. Its memory is freed first, and freeing a pool's memory waits
-  // for devices.
+  // The draws are in the first stage, because its memory is freed first. Freeing a pool's memory
+  // waits for devices.
   GPipe pipe(four_layers(), options_for({3, 1}, 4).graphs(true));
   const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 6}));
   at::Tensor y;
@@ -409,8 +412,8 @@ TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   EXPECT_TRUE(on_host(y).isfinite().all().item<bool>());
 }
 
-// A thread must run a cell without recording before it records: cuDNN's handles and the algorithms
-// that it has chosen, for example, belong to a thread. A single stage runs on the caller's thread.
+// A thread must run a cell without recording before it records: for example, cuDNN's handles and
+// the algorithms that it has chosen belong to a thread. A single stage runs on the caller's thread.
 TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
   const testing::HostWaitsAllowed waits;
   const auto run = [](bool graphs) {
@@ -419,7 +422,7 @@ TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
     nn::Sequential model(nn::Linear(64, 8));
     model->push_back(tensor_layer([known](const at::Tensor& x) {
       const bool is_new = known->insert(std::this_thread::get_id()).second;
-      if (is_new) (void)x.sum().item<float>();  // cannot be recorded
+      if (is_new) (void)x.sum().item<float>();  // this cannot be recorded
       return x.tanh();
     }));
     GPipe pipe(model, options_for({2}, 4, Checkpoint::kNever).graphs(graphs));
@@ -439,8 +442,8 @@ TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
   expect_same(run(true), run(false));
 }
 
-// One stage has an output that is the sum of two, whose gradient has stride 0; the other has a skip
-// that no loss uses.
+// The loss is a sum, so the gradient of the last stage's output has stride 0. No layer uses the
+// second output of the first stage, so that output gets no gradient.
 TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
   const auto use = expect_same_training([] {
     GraphTraining training = four_layers_in_two();
@@ -459,7 +462,7 @@ TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
 // ---- Stages that are left alone
 // -------------------------------------------------------------------------
 
-// The use of graphs in a pipeline of two stages with `layer` in the first.
+// Returns the use of graphs in a pipeline of two stages with `layer` in the first one.
 std::vector<GraphUse> with_layer(const std::function<nn::AnyModule()>& layer) {
   return expect_same_training([&] {
     GraphTraining training = four_layers_in_two();
@@ -605,7 +608,7 @@ TEST_F(Graphs, AFailingLayerIsToldOfAsWithout) {
   const std::vector<std::string> without = run(false);
   ASSERT_FALSE(without.empty());
   EXPECT_THAT(without[0], HasSubstr("layer 4"));
-  // Once the layer is recorded, it is not called any more.
+  // Once the layer is recorded, a replay does not call it any more, so fewer steps fail.
   for (const std::string& error : run(true)) EXPECT_THAT(error, HasSubstr("the sixth call"));
 }
 

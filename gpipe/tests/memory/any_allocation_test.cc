@@ -1,6 +1,6 @@
 // Makes each allocation of a step fail in turn. The caller must get c10::OutOfMemoryError, no
-// tensor of the step may stay in memory, and the next step must be right. The fake accelerator can
-// be told to fail.
+// tensor of the step may stay in memory, and the next step must be right. The test needs the fake
+// accelerator, whose allocations can be made to fail.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kStages = 3;
-constexpr int64_t kMicroBatches = 2;  // with kExceptLast one is checkpointed, the other is not
+constexpr int64_t kMicroBatches = 2;  // with kExceptLast the first one is checkpointed
 
 enum class Way { kForward, kOneFOneB, kGPipe, kAnySchedule };
 using InUse = std::array<size_t, testing::fake::kDevices>;
@@ -48,7 +48,8 @@ InUse in_use() {
   return bytes;
 }
 
-// Autograd's threads may hold the caller's graph a moment longer than the call that failed.
+// Autograd's threads may hold the caller's graph a moment longer than the call that failed, so this
+// waits for them.
 InUse in_use_soon(const InUse& expected) {
   for (int k = 0; k < 1000 && in_use() != expected; ++k) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -135,11 +136,12 @@ TEST_P(AnyAllocationTest, MayFailAndThePipelineSurvives) {
           << "an allocation failed, and the call threw nothing";
       subject.pipe->zero_grad();
       EXPECT_EQ(in_use_soon(before), before);
-      if (message.empty()) {  // there are no more allocations
+      if (message.empty()) {  // the step has no more allocations
         EXPECT_GT(allocation, kMicroBatches);
         break;
       }
-      // Before, between and after the stages' actions the calling thread allocates, too.
+      // Allocations of the calling thread, before, between and after the stages' actions, are in no
+      // stage, so there is no Failure.
       if (const std::optional<Failure> failure = subject.pipe->last_failure()) {
         ++in_stages;
         ASSERT_TRUE(failure->out_of_memory.has_value());

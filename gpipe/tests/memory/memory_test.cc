@@ -21,9 +21,10 @@ namespace nn = torch::nn;
 constexpr int64_t kStages = 2;
 constexpr int64_t kLayersEach = 16;
 constexpr int64_t kMicroBatches = 8;
-constexpr int64_t kRows = 64;  // per micro-batch
+constexpr int64_t kRows = 64;  // rows of a micro-batch
 constexpr int64_t kWidth = 256;
-// One activation of one micro-batch. Every layer is a tanh, which keeps its output for backward.
+// The bytes of one activation of one micro-batch. Every layer is a tanh, which keeps its output for
+// its backward.
 constexpr int64_t kActivation = kRows * kWidth * static_cast<int64_t>(sizeof(float));
 constexpr double kTolerance = 1.05;
 
@@ -40,8 +41,8 @@ LossFn mse() {
 }
 
 struct Peaks {
-  int64_t peak = 0;  // above what was alive before
-  int64_t left = 0;  // alive afterwards, above what was before
+  int64_t peak = 0;  // above the bytes that were alive before the step
+  int64_t left = 0;  // bytes that are alive after it, above those before
 };
 
 Peaks step_peak(Checkpoint mode, const ScheduleGenerator& schedule) {
@@ -55,7 +56,7 @@ Peaks step_peak(Checkpoint mode, const ScheduleGenerator& schedule) {
     pipe->step({input}, {target}, mse(), StepOptions().schedule(schedule));
     input.mutable_grad() = torch::Tensor();
   };
-  run();  // makes the allocations that happen only once, at the first step
+  run();  // the first step makes allocations that happen only once
   const int64_t before = testing::live_bytes();
   testing::reset_peak_bytes();
   run();
@@ -78,7 +79,7 @@ TEST_F(Memory, PlainModelHoldsEveryActivation) {
   testing::reset_peak_bytes();
   nn::functional::mse_loss(model->forward(input), target).backward();
   const double batch = static_cast<double>(kMicroBatches * kActivation);
-  // The terms: every layer's output; the loss's gradient and the gradient in progress.
+  // Alive at the peak are every layer's output, the loss's gradient, and the gradient in progress.
   const double theory = batch * static_cast<double>(kStages * kLayersEach + 2);
   EXPECT_LE(static_cast<double>(testing::peak_bytes() - before), theory * kTolerance);
   EXPECT_GE(static_cast<double>(testing::peak_bytes() - before), theory / kTolerance);
@@ -86,35 +87,35 @@ TEST_F(Memory, PlainModelHoldsEveryActivation) {
 
 TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
   const Peaks measured = step_peak(Checkpoint::kAlways, Schedule::gpipe);
-  // The first stage's inputs belong to the caller. All micro-batches wait between forward and
-  // backward.
+  // All micro-batches wait between forward and backward, so each stage holds all its inputs. The
+  // first stage's inputs belong to the caller.
   const int64_t inputs = (kStages - 1) * kMicroBatches;
   const int64_t outputs = kMicroBatches;  // the loss keeps them
-  // For each stage: the graph of one cell, the gradient that came in, and the two gradients of the
+  // Each stage holds the graph of one cell, the gradient that came in, and the two gradients of the
   // layer that is in backward. One more tensor is within the loss's own backward.
   const int64_t cells = kStages * (kLayersEach + 3) + 1;
   const int64_t theory = (inputs + outputs + cells) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
-  // The plain model would hold this much, so checkpointing does save memory.
+  // The plain model would hold four times the limit here, so checkpointing does save memory.
   EXPECT_LT(measured.peak, kStages * kLayersEach * kMicroBatches * kActivation / 4);
   EXPECT_EQ(measured.left, 0);
 }
 
 TEST_F(Memory, OneForwardOneBackwardHoldsFewerMicroBatches) {
   const Peaks measured = step_peak(Checkpoint::kNever, Schedule::one_f_one_b);
-  // Stage j has at most p - j micro-batches in flight, so there are 2 and 1 graphs. In addition
-  // each stage has a cell in forward, or the gradients in backward. The input's gradients are kept
-  // until the end.
+  // Stage j has at most p - j micro-batches in flight, so the two stages have 2 and 1 graphs. In
+  // addition each stage has a cell in forward, or the gradients in backward. The input's gradients
+  // are kept until the end.
   const int64_t graphs = (2 + 1) * kLayersEach;
   const int64_t passing = kStages * 3;
-  // The gradients of the input: one for every micro-batch, and once more all of them joined.
+  // The gradients of the input are there once for every micro-batch, and once more joined.
   const int64_t theory = (graphs + passing + 2 * kMicroBatches) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
   EXPECT_EQ(measured.left, 0);
 }
 
-// A linear layer's gradient is the transpose of a product. It becomes the weight's gradient without
-// a copy.
+// A linear layer's gradient is the transpose of a product. That gradient must become the weight's
+// .grad without a copy.
 TEST_F(Memory, FirstGradientsAreNotCopied) {
   for (const bool hook : {false, true}) {
     const nn::Linear layer(nn::LinearOptions(kWidth, kWidth).bias(false));
@@ -123,7 +124,7 @@ TEST_F(Memory, FirstGradientsAreNotCopied) {
     const torch::Tensor input = torch::randn({1, kWidth});
     const torch::Tensor target = torch::randn({1, kWidth});
     int64_t before = 0;
-    for (int call = 0; call < 2; ++call) {  // the first allocates what is made once
+    for (int call = 0; call < 2; ++call) {  // the first call also allocates what is made once
       pipe->zero_grad();
       before = testing::live_bytes();
       testing::reset_peak_bytes();
@@ -151,7 +152,8 @@ TEST_F(Memory, NothingIsAliveAfterForwardAndBackward) {
     run();
     EXPECT_EQ(testing::live_bytes(), before) << to_text(mode);
     {
-      // A forward whose output is dropped without a backward.
+      // The output of this forward is dropped without a backward, which must free all that the
+      // forward keeps.
       const torch::Tensor output = pipe->forward(input);
       EXPECT_GT(testing::live_bytes(), before);
     }

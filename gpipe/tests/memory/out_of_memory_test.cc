@@ -56,9 +56,10 @@ void ask_for_too_much(c10::Device device) {
   throw std::logic_error("there was enough memory");
 }
 
-// The state that the layers share: which stage asks for too much, and the tensors that were alive.
+// The state that the layers share: which stage asks for too much memory, and the tensors that were
+// alive.
 struct Control {
-  int64_t stage = -1;  // none
+  int64_t stage = -1;  // -1: no stage
   Phase phase = Phase::kForward;
 
   std::mutex mutex;
@@ -73,7 +74,8 @@ struct Control {
     return std::count_if(storages.begin(), storages.end(),
                          [](const auto& storage) { return !storage.expired(); });
   }
-  // Autograd's thread of a device reports an error before it drops the graph that had it.
+  // Autograd's thread of a device reports an error before it drops the graph that threw it. So this
+  // waits until the tensors are gone.
   int64_t alive_in_the_end() {
     const auto begin = std::chrono::steady_clock::now();
     while (alive() > 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
@@ -132,7 +134,7 @@ struct Subject {
                             .checkpoint(mode));
   }
 
-  // One training step; returns the gradients of the parameters.
+  // Runs one training step, and returns the gradients of the parameters.
   Tensors train(Way way) {
     for (Greedy& layer : layers) layer->forwards = layer->recomputes = 0;
     testing::manual_seed(2);
@@ -177,7 +179,7 @@ TEST_P(OutOfMemoryTest, IsReportedWithItsPlaceAndThePipelineSurvives) {
   const testing::Watchdog watchdog(std::chrono::minutes(5), "a stage out of memory");
   Subject subject(mode);
   const Tensors want = subject.train(way);
-  // Some modes and schedules have no recompute in this stage.
+  // Some modes and schedules have no recompute in this stage that could fail.
   if (phase == Phase::kRecompute && subject.layers[stage]->recomputes <= kGreedyCall) return;
   subject.control->stage = stage;
   subject.control->phase = phase;
@@ -197,7 +199,8 @@ TEST_P(OutOfMemoryTest, IsReportedWithItsPlaceAndThePipelineSurvives) {
   const std::string layer =
       "layer " + std::to_string(2 * stage + 1) + " ('greedy" + std::to_string(stage) + "')";
   EXPECT_EQ(failure->layer, layer);
-  // The message of a split backward's second half says that it is the half of the weights.
+  // The message of a split backward's second half also says that it is the half of the weights, so
+  // only its begin is compared.
   const std::string what = phase == Phase::kForward     ? "in the forward"
                            : phase == Phase::kRecompute ? "in the recompute"
                                                         : "in the backward";
@@ -241,8 +244,8 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Range(int64_t{0}, kStages)),
     case_name);
 
-// A layer may handle the error (and ask for less); another error of the same action must not be
-// mixed up with it.
+// A layer may handle the error, e.g. ask for less memory. Another error of the same action must not
+// be mixed up with it.
 struct HandlesImpl : nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     try {

@@ -48,7 +48,8 @@ using Say = WorldRanks::Say;
 constexpr int64_t kRanks = 2;
 constexpr int kAtStore = 10'000;
 constexpr int kAtGloo = 600;
-// Gloo would keep a connection that sends eight bytes, or nothing, until the run ends.
+// Fewer descriptors than strangers (kAtGloo): Gloo would keep each connection that sends eight
+// bytes, or nothing, until the run ends.
 constexpr int kFilesOfARank = 300;
 
 struct Listener {
@@ -74,8 +75,8 @@ std::vector<Listener> listeners_here() {
   return listeners;
 }
 
-// Whether the store accepts all connections within some seconds. Returns true if the store is in
-// another process.
+// Whether the store has accepted all connections within five seconds. Returns true if the store is
+// in another process.
 bool nobody_waits() {
   const int store = std::atoi(getenv("MASTER_PORT"));
   for (int k = 0; k < 500; ++k) {
@@ -89,7 +90,8 @@ bool nobody_waits() {
   return false;
 }
 
-// Limits the descriptors: a rank that accepted all strangers would have none left.
+// Limits the descriptors of this process, so that a rank that accepted all strangers would have
+// none left.
 bool limit_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
@@ -145,7 +147,8 @@ class Nonsense {
   std::string next() {
     std::string text;
     for (uint64_t size = random_() % 200; size > 0; --size) text += static_cast<char>(random_());
-    // The numbers of c10d's requests are small. The first request must be a greeting.
+    // Half of the texts begin with a small number, because the numbers of c10d's requests are
+    // small. The first request of a client must be a greeting.
     if (!text.empty() && random_() % 2 == 0) text[0] = static_cast<char>(random_() % 20);
     return text;
   }
@@ -155,8 +158,8 @@ class Nonsense {
   std::mt19937_64 random_;
 };
 
-// Connects strangers, all at once, to a port of Gloo's group, which has all its connections
-// already. Returns how many the kernel has connected.
+// Connects strangers, all at once, to a port of Gloo's group, which already has all its
+// connections. Returns how many of the strangers the kernel has connected.
 int knock(int port) {
   std::vector<Socket> knocking;
   for (int k = 0; k < kAtGloo; ++k) knocking.push_back(begin_connect({"127.0.0.1", port}));
@@ -166,7 +169,8 @@ int knock(int port) {
   }));
 }
 
-// Strangers at the store's port. Some send nothing; some stay connected.
+// Connects strangers to the store's port. Some send nothing, and some stay connected: `silent`
+// keeps these.
 void speak(int port, std::vector<Socket>& silent) {
   Nonsense nonsense(static_cast<uint64_t>(port));
   for (int k = 0; k < kAtStore; ++k) {
@@ -175,7 +179,8 @@ void speak(int port, std::vector<Socket>& silent) {
     pollfd polled{socket.get(), POLLOUT, 0};
     if (poll(&polled, 1, 5000) != 1) throw std::runtime_error("a port does not answer");
     if (nonsense.draw(10) > 0) (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
-    // Send a second part, which belongs to another message or to none.
+    // Some strangers send the text once more. To the store this is the rest of a message, or the
+    // begin of another one.
     if (nonsense.draw(4) == 0) (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
     if (nonsense.draw(20) == 0 && silent.size() < 200) silent.push_back(std::move(socket));
   }
@@ -202,7 +207,7 @@ TEST(Strangers, AtThePortsOfTheStoreAndOfGlooChangeNoBit) {
     }
     say(nobody_waits() ? "all were let in" : "some wait");
     say(outcome([&] { return training.hash() == alone.hash() ? "same" : "another hash"; }));
-    // The store still serves new clients, and Gloo's groups meet there.
+    // A second World needs the store for its groups, so the store must still serve new clients.
     say(outcome([&] {
       Training again(World::from_environment(WorldRanks::quick()));
       Training alone_again{World()};
@@ -220,7 +225,7 @@ TEST(Strangers, AtThePortsOfTheStoreAndOfGlooChangeNoBit) {
     words >> master;
     for (int port = 0; words >> port;) ports.emplace_back(port, port == master);
   }
-  // The store's port, and two ports of Gloo in each process.
+  // The processes listen at the store's port, and each at two ports of Gloo.
   ASSERT_THAT(ports, SizeIs(1 + 2 * kRanks));
   ASSERT_EQ(std::count_if(ports.begin(), ports.end(), [](const auto& port) { return port.second; }),
             1);

@@ -83,7 +83,7 @@ nn::Sequential model(Function first, Function last) {
 torch::Tensor same(torch::Tensor value) { return value * 1; }
 
 // The outcome of each mini-batch of a run: "." if the loss is that of x(b) and t(b), "!" if it is
-// another one, "x" if the call threw.
+// another loss, "x" if the call threw.
 struct Batches {
   std::string marks;
   std::vector<std::string> thrown;
@@ -106,8 +106,8 @@ struct Batches {
   }
 };
 
-// The loop that users write, run on each of two ranks. `call` is the call itself. `what` runs
-// within the same try, before the call, and `caught` in its catch.
+// The loop that users write, run on each of two ranks. `call` is the call itself. `before` runs
+// within the same try, before the call, and `after_failure` in the catch.
 struct Loop {
   std::function<std::optional<double>(GPipe&, int64_t b)> call = [](GPipe& pipe, int64_t b) {
     return pipe->step({x(b)}, {t(b)}, loss).loss;
@@ -117,7 +117,7 @@ struct Loop {
   std::function<void(int64_t rank, int64_t b)> before, after_failure;
 };
 
-// The marks of both ranks.
+// Runs the loop on both ranks, and returns their marks.
 std::vector<std::string> run(const Loop& loop, std::vector<std::string>* thrown = nullptr) {
   WorldRanks ranks(
       2,
@@ -156,7 +156,7 @@ std::vector<std::string> run(const Loop& loop, std::vector<std::string>* thrown 
   return marks;
 }
 
-// The second micro-batch has another number of columns.
+// A layer whose output has fewer columns in the second micro-batch of mini-batch kStrange.
 torch::Tensor two_widths(int64_t b, torch::Tensor value) {
   static int64_t calls = 0;
   return b == kStrange && ++calls % 2 == 0 ? value.narrow(1, 0, 3) : same(value);
@@ -202,7 +202,8 @@ TEST(WorldCalls, ForwardOfOneTensorFailsOnAllWhereTheModelGivesMore) {
   ranks.expect_ends();
 }
 
-// In its catch rank 1 sleeps for longer than rank 0 waits.
+// After a failure one rank sleeps in its catch for longer than the other waits. That wait fails,
+// but both ranks must still fail or succeed in the same mini-batches.
 TEST(WorldCalls, AFailedAttemptToGoOnUsesUpNobodysCall) {
   Loop loop;
   loop.last_layer = [](int64_t, int64_t b, torch::Tensor value) {
@@ -237,8 +238,8 @@ TEST(WorldCalls, ARankThatIsLateWithoutAFailure) {
   }
 }
 
-// A second thread of rank 0 waits in vain while the step takes long. The second thread of rank 1
-// begins to wait later, and gets its turn.
+// A second thread of rank 0 waits in vain for its turn while the step takes long. The second thread
+// of rank 1 begins to wait later, and gets its turn. The calls of both ranks must stay in step.
 TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   std::thread second;
   Loop loop;
@@ -268,7 +269,8 @@ TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   EXPECT_EQ(marks[0].find('!'), std::string::npos) << marks[0];
 }
 
-// The exception's type does not say which rank has thrown it.
+// A layer throws a type that the library throws on all ranks. Other ranks do not know of such an
+// exception, so it must be told to them as the layer's.
 TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   Loop loop;
   for (const bool is_disagreement : {true, false}) {
@@ -283,8 +285,8 @@ TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   }
 }
 
-// If a rank has begun fewer calls than another one, all ranks name it, and then all go on. Only a
-// program that counts calls on its own could do that.
+// If a rank has begun fewer calls than another one, all ranks throw an error that names it, and
+// then all go on.
 TEST(WorldCalls, ARankThatIsBehindIsNamedOnAll) {
   WorldRanks ranks(
       3,
@@ -303,7 +305,8 @@ TEST(WorldCalls, ARankThatIsBehindIsNamedOnAll) {
           });
         };
         say(step(0, true));
-        // Ranks 0 and 2 give up their third call each, and rank 1, which sleeps, makes it later.
+        // While rank 1 sleeps, ranks 0 and 2 give up the call that rank 1 has not begun. So rank 1
+        // is behind when it wakes.
         if (world.rank() == 1) sleep_for(kCallLimit * 3 / 2);
         for (int64_t b = 1; b < 6; ++b) say(step(b, false));
       },
@@ -321,7 +324,8 @@ TEST(WorldCalls, ARankThatIsBehindIsNamedOnAll) {
   ranks.expect_ends();
 }
 
-// Even without replicas all ranks learn what one rank's optimizer throws, and go on.
+// If the optimizer of one rank throws in ZeroOptimizer::step(), the step fails on all ranks, even
+// without replicas, and all ranks go on.
 TEST(WorldCalls, AnOptimizerThatThrowsFailsOnAll) {
   struct Throwing : torch::optim::SGD {
     Throwing(std::vector<at::Tensor> parameters, bool throws)
@@ -358,7 +362,73 @@ TEST(WorldCalls, AnOptimizerThatThrowsFailsOnAll) {
   }
 }
 
-// The last layer's weight is the first one's.
+// If the function of a ZeroOptimizer throws on one rank, the making fails on all ranks. If the
+// others went on, they would be calls ahead, and train on other mini-batches than that rank.
+TEST(WorldCalls, AnOptimizerThatCannotBeMadeFailsOnAll) {
+  for (const int64_t odd : {0, 1}) {
+    for (const bool is_null : {false, true}) {
+      WorldRanks ranks(
+          2,
+          [&](const World& world, const Say& say) {
+            GPipe pipe(model(same, same),
+                       GPipeOptions({2, 2}).chunks(2).cpu_threads_per_stage(1).world(world));
+            Batches batches;
+            for (int64_t b = 0; b < kBatches; ++b) {
+              batches.add(b, [&]() -> std::optional<double> {
+                ZeroOptimizer optimizer(
+                    pipe,
+                    [&](std::vector<at::Tensor> parameters) -> std::unique_ptr<torch::optim::SGD> {
+                      if (b == kStrange && world.rank() == odd) {
+                        if (is_null) return nullptr;
+                        throw std::runtime_error("no room");
+                      }
+                      return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                                 torch::optim::SGDOptions(0));
+                    });
+                const double got = pipe->step({x(b)}, {t(b)}, loss).loss;
+                optimizer.step();
+                return got;
+              });
+            }
+            say(batches.marks);
+            say(batches.thrown.empty() ? "nothing" : batches.thrown[0]);
+          },
+          limited());
+      EXPECT_THAT(ranks.lines(), Each("..x......")) << odd;
+      const std::vector<std::string> thrown = ranks.lines();
+      EXPECT_THAT(thrown, Each(HasSubstr(is_null ? "returned null" : "no room")));
+      EXPECT_THAT(thrown[static_cast<size_t>(1 - odd)], HasSubstr("rank " + std::to_string(odd)));
+      ranks.expect_ends();
+    }
+  }
+}
+
+// `make` runs within the call of all processes. Another such call would wait for that one to end.
+TEST(WorldCalls, ACallInTheMakingOfAnOptimizerIsRefused) {
+  WorldRanks ranks(
+      2,
+      [&](const World& world, const Say& say) {
+        GPipe pipe(model(same, same), GPipeOptions({2, 2}).world(world));
+        const auto make = [&](bool calls) {
+          return outcome([&] {
+            const ZeroOptimizer optimizer(pipe, [&](std::vector<at::Tensor> parameters) {
+              if (calls) (void)pipe->parameter_hash();
+              return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                         torch::optim::SGDOptions(0.1));
+            });
+            return "made";
+          });
+        };
+        say(make(true));
+        say(make(false));
+      },
+      limited());
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("would wait for itself")));
+  EXPECT_THAT(ranks.lines(), Each("made"));
+  ranks.expect_ends();
+}
+
+// A last layer that uses the weight of the first layer, as a tied language model does.
 struct TiedHead : nn::Module, TiedLayer {
   explicit TiedHead(torch::Tensor weight) : weight(std::move(weight)) {}
   std::vector<torch::Tensor> tied_parameters() const override { return {weight}; }
@@ -369,7 +439,8 @@ struct TiedHead : nn::Module, TiedLayer {
   torch::Tensor weight;
 };
 
-// Rank 0 fails after it has sent the tied weight, which rank 1 may not have taken yet.
+// Rank 0 fails after it has sent the tied weight. Rank 1 may not have taken that message yet, and
+// must not take it for the weight of the next step.
 TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
   WorldRanks ranks(
       2,
@@ -410,8 +481,8 @@ TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
   ranks.expect_ends();
 }
 
-// Whatever happens to one rank at one of its first calls, all ranks agree on the outcome, and can
-// make the next pipeline, which has the same number everywhere.
+// One rank throws, or is late, at one of its first calls. All ranks must agree on the outcome of
+// each call, and must be able to make the next pipeline, which has the same number on all ranks.
 TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
   enum class What { kThrows, kIsLate };
   for (const What what : {What::kThrows, What::kIsLate}) {
@@ -498,9 +569,10 @@ TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
   }
 }
 
-// Two stages in each process: layers run on threads of their own.
+// Each process has two stages, so layers run on threads of their own. A call of all processes from
+// a layer, the loss, a hook or an observer is refused at once.
 TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
-  enum Place { kLayer, kLoss, kHook, kObserver, kPlaces };
+  enum Place { kLayer, kLoss, kHook, kObserver, kWeight, kPlaces };
   const std::string path = ::testing::TempDir() + "/midst" + std::to_string(getpid());
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
     std::function<void()> in_layer;
@@ -547,6 +619,12 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
         in_layer = place == kLayer ? call : nullptr;
         in_hook = place == kHook ? call : nullptr;
         StepOptions step_options;
+        if (place == kWeight) {
+          step_options.weight([&](const Tensors&) {
+            call();
+            return 1.0;
+          });
+        }
         if (place == kObserver) {
           step_options.on_event([&](const Event& event) {
             if (event.action.stage == 3) call();
@@ -575,7 +653,8 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
       const std::vector<std::string> lines = ranks.lines();
       for (const std::string& line : lines) {
         EXPECT_THAT(line, ::testing::AnyOf(HasSubstr("its loss function, a hook or an observer"),
-                                           HasSubstr("from inside a layer of a pipeline")))
+                                           HasSubstr("from inside a layer of a pipeline"),
+                                           HasSubstr("in a schedule's generator, ")))
             << place << " " << call;
         EXPECT_THAT(line, ::testing::Not(StartsWith("late")));
       }
@@ -587,7 +666,8 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
   ranks.expect_ends();
 }
 
-// Such a thread cannot be distinguished from another thread of the user's, which may wait.
+// A thread that a layer starts and joins cannot be told from any other thread of the user, which
+// may wait for another rank. So only the limit ends its call.
 TEST(WorldCalls, AThreadThatALayerStartsAndJoinsEndsWithTheLimit) {
   for (const int64_t stages : {2, 4}) {
     WorldRanks ranks(
@@ -624,7 +704,8 @@ TEST(WorldCalls, AThreadThatALayerStartsAndJoinsEndsWithTheLimit) {
   }
 }
 
-// In one process no call would wait, but it would read or change what is in use.
+// In one process such a call would not wait, but it would read or change what the run uses. So it
+// is refused there, too.
 TEST(WorldCalls, InOneProcessTooAPipelineIsLeftAloneInTheMidstOfARun) {
   const std::string path = ::testing::TempDir() + "/alone" + std::to_string(getpid());
   WorldRanks ranks(1, [&](const World& world, const Say& say) {
@@ -665,7 +746,8 @@ TEST(WorldCalls, InOneProcessTooAPipelineIsLeftAloneInTheMidstOfARun) {
   ranks.expect_ends();
 }
 
-// The mistake cannot be detected for sure, since all calls are made. But there is a warning.
+// Each rank leaves out one mini-batch, but not the same one. That mistake is not an error, because
+// all calls are made together all the same. But there is a warning.
 TEST(WorldCalls, ARankThatThrowsBeforeItsCallIsWarnedOf) {
   WorldRanks ranks(
       2,
@@ -688,7 +770,8 @@ TEST(WorldCalls, ARankThatThrowsBeforeItsCallIsWarnedOf) {
   ranks.expect_ends();
 }
 
-// A parameter that has a name from the start, and a shape from its first forward.
+// A layer with a parameter that has a name from the start, but gets its shape only in the first
+// forward.
 struct LaterShapedImpl : nn::Module {
   LaterShapedImpl() { register_parameter("late", torch::Tensor(), /*requires_grad=*/false); }
   torch::Tensor forward(const torch::Tensor& x) {
@@ -717,7 +800,8 @@ TEST(WorldCalls, WhatOneRankCannotRegisterFailsOnAll) {
 }
 
 TEST(WorldCalls, PathsOfACheckpointMustBeTheSame) {
-  // The message must show a part of a long path.
+  // The path is long, so that the message can show only a part of it. That part must show the
+  // difference.
   const std::string name = "/paths" + std::to_string(getpid());
   const std::string path = ::testing::TempDir() + name;
   WorldRanks ranks(2, [&](const World& world, const Say& say) {

@@ -3,8 +3,9 @@
 //
 // GPIPE_EXACTNESS_STEPS=50 (--test_env=...): steps of training in each case, 4 if it is not set.
 // The cases of FiftySteps always have 50. GPIPE_EXACTNESS_ALL=1: each schedule with each balance
-// and each mode, which takes many minutes. Without, each balance meets each mode where workers have
-// one stage, and each schedule each mode where they have two; the third comes in turn.
+// and each mode, which takes many minutes. Without it, each balance meets each mode if workers have
+// one stage, and each schedule meets each mode if workers have two stages. The third of these takes
+// turns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -46,7 +47,7 @@ using testing::sample_models;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
-constexpr int64_t kRows = 7;  // does not divide evenly: the last micro-batch has fewer rows
+constexpr int64_t kRows = 7;  // cannot be divided evenly, so the last micro-batch has fewer rows
 
 struct Layout {
   std::string schedule;
@@ -112,7 +113,8 @@ std::string state_difference(GPipe& pipe, GPipe& expected) {
   return "";
 }
 
-// Trains both and compares.
+// Trains the pipeline of one process and the pipeline over processes, and compares them after each
+// step. Returns the first difference.
 std::string difference(const World& world, const Case& one) {
   const SampleModel& sample = one.sample;
   const Layout& layout = one.layout;
@@ -130,7 +132,7 @@ std::string difference(const World& world, const Case& one) {
   const StepOptions step =
       StepOptions().schedule(schedule_by_name(layout.schedule)).keep_outputs(true);
   for (int64_t k = 0; k < one.steps; ++k) {
-    const int64_t rows = k % 2 == 0 ? kRows : kRows - 2;  // shapes change
+    const int64_t rows = k % 2 == 0 ? kRows : kRows - 2;  // the shapes change from step to step
     const Tensors inputs = sample.inputs(rows);
     const Tensors targets = sample.targets(rows);
     expected_optimizer.zero_grad();
@@ -167,7 +169,7 @@ std::string difference(const World& world, const Case& one) {
   return state_difference(pipe, expected);
 }
 
-// All processes run all cases over one connection.
+// Expects no difference in any case. The processes are started once and run all cases.
 void expect_same_bits(int64_t processes, const std::vector<Case>& cases) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     for (const Case& one : cases) {
@@ -183,7 +185,7 @@ void expect_same_bits(int64_t processes, const std::vector<Case>& cases) {
   ranks.expect_ends();
 }
 
-// Each model that has enough layers, in each layout. The modes take turns.
+// Cases of each model that has enough layers in each layout. The checkpoint modes take turns.
 std::vector<Case> all_models(const std::vector<Layout>& layouts) {
   std::vector<Case> cases;
   for (const Layout& layout : layouts) {
@@ -246,7 +248,8 @@ bool has_several_stages(const NamedSchedule& schedule) {
   return schedule.shape == PlacementShape::kLoop || schedule.shape == PlacementShape::kVShape;
 }
 
-// The schedules that have one stage in each worker, or those that have two.
+// Layouts of the schedules that have one stage in each worker, or (`several`) of those that have
+// two.
 std::vector<Layout> layouts_of(int64_t workers, bool several) {
   std::vector<Layout> layouts;
   for (const NamedSchedule& schedule : named_schedules()) {
@@ -259,7 +262,7 @@ std::vector<Layout> layouts_of(int64_t workers, bool several) {
 
 bool wants_all() { return testing::number_from("GPIPE_EXACTNESS_ALL", 0) != 0; }
 
-// Each balance with each mode. The layouts take turns.
+// Cases of each balance with each checkpoint mode. The layouts take turns.
 std::vector<Case> all_balances_and_modes(const SampleModel& sample,
                                          const std::vector<Layout>& layouts) {
   std::vector<Case> cases;
@@ -276,7 +279,7 @@ std::vector<Case> all_balances_and_modes(const SampleModel& sample,
   return cases;
 }
 
-// Each layout with each mode. The balances take turns.
+// Cases of each layout with each checkpoint mode. The balances take turns.
 std::vector<Case> all_layouts_and_modes(const std::vector<Layout>& layouts) {
   const SampleModel sample = deep_model();
   if (wants_all()) return all_balances_and_modes(sample, layouts);
@@ -298,7 +301,7 @@ TEST_P(WorldExactnessOver, AllBalancesAndModes) {
   const std::vector<Layout> layouts = layouts_of(GetParam(), /*several=*/false);
   std::vector<Case> cases;
   for (const SampleModel& sample : sample_models()) {
-    // The others are large or have neither draws nor buffers.
+    // The other models are large, or have neither random draws nor buffers.
     if (sample.name != "dropout" && sample.name != "batch_norm" && !wants_all()) continue;
     const std::vector<Case> more = all_balances_and_modes(sample, layouts);
     cases.insert(cases.end(), more.begin(), more.end());
@@ -310,7 +313,7 @@ TEST_P(WorldExactnessOver, LoopsAndVs) {
   std::vector<Layout> layouts = layouts_of(GetParam(), /*several=*/true);
   ASSERT_GE(layouts.size(), 7);
   std::vector<Case> cases = all_models(layouts);
-  // The workers are in another order than the processes.
+  // Here the order of the workers is the reverse of the order of their processes.
   for (Layout& layout : layouts) {
     for (int64_t k = GetParam(); k > 0; --k) layout.processes.push_back(k - 1);
   }
@@ -337,9 +340,10 @@ TEST_P(WorldExactnessOver, FiftySteps) {
   expect_same_bits(processes, cases);
 }
 
-// Weights that several layers share: the first and last, as in a language model, and in the middle.
+// A layer whose weight other layers use, too: the first and the last layer share one, as in a
+// language model, and so do layers in the middle.
 struct TiedImpl : torch::nn::Module, TiedLayer {
-  // The first layer with the weight has registered it.
+  // `registers`: whether this is the first layer with the weight, which registers it.
   TiedImpl(const torch::Tensor& weight, bool transposed, bool registers)
       : weight(weight), transposed(transposed) {
     if (registers) register_parameter("weight", weight);
@@ -389,7 +393,8 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   GPipe expected(sample.make(), GPipeOptions(options).placement(placement));
   if (!layout.processes.empty()) placement.processes(layout.processes);
   GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
-  // LibTorch's SGD changes parameters without increasing their version.
+  // SGD is one of the two optimizers, because LibTorch's SGD changes parameters without increasing
+  // their version.
   const auto optimizer_of = [&](const std::vector<torch::Tensor>& parameters)
       -> std::unique_ptr<torch::optim::Optimizer> {
     if (parameters.empty()) return nullptr;
@@ -438,7 +443,8 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
     expected_optimizer->step();
     if (optimizer != nullptr) optimizer->step();
   }
-  // The copies still have the values of the last step.
+  // The copies of tied weights still have the values of the last step, and evaluate() must bring
+  // the new ones.
   const auto evaluation = [&](GPipe& pipeline) {
     torch::manual_seed(3);
     return pipeline->evaluate(sample.inputs(kRows), sample.targets(kRows), sample.loss).loss;
@@ -452,7 +458,7 @@ struct OwnBackwardTiedImpl : TiedImpl {
   torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
 };
 
-// Clamps its weight in its forward, as an embedding with max_norm does.
+// A tied layer that clamps its weight in its forward, as an embedding with max_norm does.
 struct ClampedTiedImpl : TiedImpl {
   using TiedImpl::TiedImpl;
   torch::Tensor forward(torch::Tensor x) {
@@ -462,7 +468,7 @@ struct ClampedTiedImpl : TiedImpl {
   }
 };
 
-// Gives its weight a sparse gradient.
+// A tied layer that gives its weight a sparse gradient.
 struct SparseTiedImpl : TiedImpl {
   using TiedImpl::TiedImpl;
   torch::Tensor forward(torch::Tensor x) {
@@ -509,7 +515,8 @@ TEST(WorldExactness, WhatTheOtherProcessOfATiedWeightWouldMissIsRefused) {
   ranks.expect_ends();
 }
 
-// Rank 0 owns the weight. If its owner freezes it, it is just frozen: see tied_difference().
+// Rank 0 owns the weight, and rank 1 freezes its copy. That must be refused. If the owner freezes
+// the weight, it is frozen (tied_difference() tests that).
 TEST(WorldExactness, ATiedWeightThatIsFrozenInACopyAloneIsRefused) {
   WorldRanks ranks(2, [](const World& world, const Say& say) {
     const Tensors x{torch::ones({4, 5})};
@@ -560,8 +567,8 @@ TEST(WorldExactness, TiedWeights) {
   }
 }
 
-// A parameter that no layer has registered. Its gradient must arrive exactly once.
-// linear(x) * mask, whose mask goes on.
+// A layer that computes linear(x) * mask and passes the mask on. The mask is a shared input: a
+// parameter that no layer has registered, whose gradient must arrive exactly once.
 struct MaskedImpl : torch::nn::Module {
   MaskedImpl() { linear = register_module("linear", torch::nn::Linear(5, 5)); }
   at::Tensor forward(at::Tensor x, at::Tensor mask) { return linear->forward(x) * mask; }
@@ -592,7 +599,7 @@ TEST(WorldExactness, SharedInputs) {
     std::string differs = got == loss_wanted ? "" : "the loss ";
     if (first) differs += bitwise_difference(wanted.grad(), mask.grad());
     differs += state_difference(pipe, expected);
-    // Processes that would cut the inputs differently.
+    // Processes with different shared_inputs would cut the inputs differently, so that is refused.
     try {
       const GPipe other(make(), GPipeOptions(options).world(world).shared_inputs(
                                     first ? std::vector<int64_t>{1} : std::vector<int64_t>{}));

@@ -143,7 +143,8 @@ std::vector<std::vector<std::string>> said(
   return lines;
 }
 
-// Two Worlds may also live at the same time, although only one store can listen at the port.
+// A process may connect again, and two Worlds may live at the same time, although only one store
+// can listen at the port.
 TEST(WorldFailure, AProcessMayConnectAgain) {
   const auto lines = said(2, 3, [](const World& world, const Say& say) {
     GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
@@ -159,7 +160,8 @@ TEST(WorldFailure, AProcessMayConnectAgain) {
   }
 }
 
-// This call must be refused, because the inner call would wait for the outer one.
+// A call of all processes within another one must be refused, because the inner call would wait for
+// the outer one.
 TEST(WorldFailure, ACallWithinACallIsRefused) {
   const auto lines = said(3, 5, [](const World& world, const Say& say) {
     GPipe* pipe_when_made = nullptr;
@@ -245,7 +247,8 @@ TEST(WorldFailure, AllLearnThatTheConstructorOrMaterializeFailedOnOneRankAndMayT
           if (is_bad) throw std::runtime_error("no such file");
           tensor.fill_(0.5);
         });
-        // Parameters that had memory but no values when the function threw must have values now.
+        // If the function threw in an earlier call, parameters may have had memory but no values.
+        // They must have values now.
         return c10::str(pipe->local_parameters().front().sum().item<float>());
       });
     };
@@ -285,7 +288,8 @@ TEST(WorldFailure, MaterializesFunctionMustWriteIntoItsTensor) {
   EXPECT_THAT(lines[1][0], HasSubstr("another tensor in the place of '1.weight'"));
 }
 
-// A process that computes within a call counts as having come to it.
+// The loss takes longer than the limit for coming to a call. That is not an error, because a
+// process that computes within a call has come to it.
 TEST(WorldFailure, TheLimitOfACallIsNotOneForItsWork) {
   const auto lines = said(
       2, 2,
@@ -347,7 +351,8 @@ TEST(WorldFailure, EachTypeOfNormIsThatOfOneProcess) {
   }
 }
 
-// In each process local_parameters() have another norm.
+// The local parameters of each process have another norm, so clipping them by themselves is a
+// mistake. The warning must come once.
 TEST(WorldFailure, LocalParametersThatAreClippedByThemselvesAreWarnedOfOnce) {
   const auto lines = said(2, 3, [](const World& world, const Say& say) {
     const testing::LogCapture log;
@@ -355,7 +360,7 @@ TEST(WorldFailure, LocalParametersThatAreClippedByThemselvesAreWarnedOfOnce) {
     GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
     (void)step(pipe);
     const std::vector<torch::Tensor> all = pipe->local_parameters();
-    clip_grad_norm_({all[0]}, 1);  // each layer by its own norm
+    clip_grad_norm_({all[0]}, 1);  // one layer by its own norm, which is not a mistake
     (void)pipe->clip_grad_norm_(1);
     say(warnings());
     clip_grad_norm_(all, 1);
@@ -370,7 +375,8 @@ TEST(WorldFailure, LocalParametersThatAreClippedByThemselvesAreWarnedOfOnce) {
   }
 }
 
-// The norms and hashes are more than fits into one message.
+// The norms and hashes of 18,000 parameters do not fit into one message. They must be those of one
+// process.
 TEST(WorldFailure, NormsAndHashesOfManyParameters) {
   struct Many : nn::Module {
     Many() {
@@ -421,7 +427,7 @@ TEST(WorldFailure, TheLossThrows) {
 TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
   WorldRanks ranks(3, [](const World& world, const Say& say) {
     GPipe pipe(plain_model(), options(world));
-    // The targets do not fit, which only the last process notices.
+    // The number of targets is wrong, which only the last process notices.
     say(outcome([&]() -> std::string {
       pipe->step({torch::ones({8, 4})}, {torch::ones({world.rank() == 2 ? 7 : 8, 4})}, loss);
       return "went well";
@@ -436,8 +442,8 @@ TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
   ranks.expect_ends();
 }
 
-// A difference between ranks is an error on all ranks that names both values. It is not a failure:
-// the next call works.
+// A difference between ranks is an error on all ranks, which names both values. It is not a failure
+// of the run: the next call works.
 TEST(WorldFailure, DifferencesAreNamedOnAll) {
   WorldRanks ranks(3, [](const World& world, const Say& say) {
     const bool odd = world.rank() == 1;
@@ -514,8 +520,9 @@ struct PopAddImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(PopAdd);
 
-// In one process both routes share memory, so the change is seen on both. Here each route has its
-// own memory, even if no gradient is wanted and nothing counts changes.
+// In one process a tensor's two routes share memory, so a change in place is seen on both. Over
+// processes each route has its own memory, so the change must be refused. That holds even if no
+// gradient is wanted, and so nothing counts changes.
 TEST(WorldFailure, AChangeInPlaceOfWhatAlsoWentAnotherWayIsRefused) {
   const auto lines = said(3, 3, [](const World& world, const Say& say) {
     nn::Sequential model(Stash(), testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) {
@@ -571,7 +578,8 @@ TEST(WorldFailure, AKilledProcessIsNamedNowAndAtTheNextCall) {
   }
 }
 
-// torchrun must not print a failure from which all ranks have recovered.
+// The error file must name the failure that ended the run. torchrun must not print an earlier
+// failure from which all ranks have recovered.
 TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
   MasterPort port;
   const std::string path = ::testing::TempDir() + "/reason" + std::to_string(getpid()) + ".json";
@@ -601,7 +609,8 @@ TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
   std::remove(path.c_str());
 }
 
-// Two threads: the second one's call does not begin before the first one's failure is written down.
+// Two threads make a call, and both calls fail. The second call must not begin before the failure
+// of the first is written to the error file; otherwise the file would be a mixture of both.
 TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
   MasterPort port;
   const std::string path = ::testing::TempDir() + "/held" + std::to_string(getpid()) + ".json";
@@ -611,9 +620,9 @@ TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
     const World world = World::from_environment(WorldRanks::quick());
     GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
     say(step(pipe));
-    if (rank == 1) return;  // once rank 0 knows that, no call can begin
+    if (rank == 1) return;  // once rank 0 knows that rank 1 has left, no call can begin
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    // The file is a pipe, so a thread that writes it waits for a reader.
+    // The error file is a pipe here, so a thread that writes it waits for a reader.
     const std::string draft = path + "." + std::to_string(getpid());
     mkfifo(draft.c_str(), 0600);
     std::string of_first;
@@ -627,7 +636,8 @@ TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
     second.join();
     say(of_first);
     say(of_second);
-    // The other thread may have written the file again since.
+    // What was read from the pipe must be one whole record, even if the other thread has written
+    // the file again since.
     const auto record = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
     say(record.is_discarded() ? "not one record: " + content : "one record");
   });
@@ -653,7 +663,8 @@ TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
   ranks.expect_ends();
 }
 
-// A forked child may return from main, for example, and so destroy all objects.
+// In a forked child calls of all processes must be refused, and objects can be destroyed, e.g. when
+// the child returns from main.
 TEST(WorldFailure, AForkedChildHasNoPartInIt) {
   MasterPort port;
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -684,7 +695,7 @@ TEST(WorldFailure, AForkedChildHasNoPartInIt) {
       waitpid(child, nullptr, 0);
     }
     say(ended == 0 ? "the child hangs" : "the child ends with " + std::to_string(status));
-    // The parent still works.
+    // The pipeline of the parent still works.
     say(step(*pipe));
   });
   for (int64_t rank = 0; rank < 3; ++rank) {
@@ -766,7 +777,8 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   ranks.expect_ends();
 }
 
-// Layer 1, in another process, uses a parameter of layer 0 without saying so.
+// Layer 1 is in another process than layer 0, and uses a parameter or buffer of layer 0 without
+// being a TiedLayer. The error must name that tensor.
 TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
   using Function = std::function<torch::Tensor(torch::Tensor)>;
   using MakeFunction = std::function<Function(nn::BatchNorm1d)>;
@@ -792,7 +804,7 @@ TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
          return [=](const torch::Tensor& x) { return x * first->running_var; };
        },
        "uses the buffer '0.running_var' of shape [4]"},
-      // A view from before, which would keep the values of the first step.
+      // This view of the weight was taken earlier, and would keep the values of the first step.
       {[](const auto& first) -> Function {
          return [row = first->weight.view({1, 4})](const torch::Tensor& x) { return x * row; };
        },
@@ -801,13 +813,13 @@ TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
          return [part = first->weight.detach()[2]](const torch::Tensor& x) { return x * part; };
        },
        parameter},
-      // A use that needs no values is harmless.
+      // A layer that uses the weight's shape but not its values is not refused.
       {[](const auto& first) -> Function {
          return
              [=](const torch::Tensor& x) { return x + torch::empty_like(first->weight).size(0); };
        },
        "loss "},
-      // A layer's own error is reported as it is.
+      // If the layer throws for another reason, its own error is reported as it is.
       {[](const auto& first) -> Function {
          return [=](const torch::Tensor& x) {
            (void)torch::empty_like(first->weight);

@@ -63,7 +63,8 @@ constexpr int64_t kChunks = 4;
 constexpr int64_t kRows = 8;
 constexpr milliseconds kSilence{1000};     // in runs in which a rank is stopped
 constexpr milliseconds kRendezvous{4000};  // in runs in which a rank may never connect
-// How long a process may take to end after its last line. Waiting for Gloo took 20 s once.
+// How long a process may take to end after its last line. Processes that waited for Gloo used to
+// take 20 s.
 constexpr milliseconds kEnding{5000};
 
 enum class Phase { kConnecting, kForward, kLoss, kBackward, kReduction, kSaving, kBetween };
@@ -135,14 +136,16 @@ Planned draw_fault(std::mt19937_64& random, const Plan& plan, int64_t rank) {
                                                             : 3'000;
   fault.delay = microseconds(below(longest));
   if (fault.kind == Kind::kLate) fault.delay = microseconds(below(300'000));
-  // A rank that leaves ends its main, which it can do only outside of calls.
+  // A rank that leaves returns from main, which it can do only outside of calls.
   if (fault.kind == Kind::kLeave && fault.phase != Phase::kConnecting &&
       fault.phase != Phase::kSaving) {
     fault.phase = Phase::kBetween;
   }
-  // Between calls, what a program throws and catches is its own; other ranks do not learn of it.
+  // Other ranks do not learn what a program throws and catches between calls. So no exception is
+  // drawn for that phase.
   if (is_exception(fault.kind) && fault.phase == Phase::kBetween) fault.phase = Phase::kBackward;
-  // Only a ZeroOptimizer calls the program while replicas exchange; the loss is the last stage's.
+  // An exception in the reduction needs a ZeroOptimizer: only that calls the program's code while
+  // replicas exchange values.
   if (is_exception(fault.kind) && fault.phase == Phase::kReduction && !plan.is_zero) {
     fault.phase = Phase::kForward;
   }
@@ -183,7 +186,8 @@ Plan draw(uint64_t number) {
   }
   plan.reads = random() % 2 == 0;
   for (const Planned& fault : plan.faults) {
-    // It is unknown what an optimizer that threw has changed, so a checkpoint must be read.
+    // After an optimizer has thrown, it is unknown which parameters it has changed. So a checkpoint
+    // must be read.
     plan.reads = plan.reads || (is_exception(fault.kind) && fault.phase == Phase::kReduction);
   }
   return plan;
@@ -191,7 +195,7 @@ Plan draw(uint64_t number) {
 
 // --- The program that each process runs.
 
-struct Leaves {};  // not a std::exception, so it ends main
+struct Leaves {};  // thrown to return from main: no handler of std::exception catches it
 
 // The faults of this rank, each of which strikes once.
 class Striker {
@@ -202,8 +206,8 @@ class Striker {
     }
   }
 
-  // Strikes if a fault is due at this call of the phase. Layers call it on workers, one at a time
-  // in a process.
+  // Strikes if a fault is due at this call of the phase. Layers call this on worker threads, one at
+  // a time in a process.
   void at(Phase phase, int64_t step) {
     const int64_t call = calls_[{static_cast<int>(phase), step}]++;
     for (Planned& fault : faults_) {
@@ -214,13 +218,14 @@ class Striker {
       strike(fault);
     }
   }
-  // Also called when a step is repeated: a phase may have been interrupted before.
+  // Counts the calls of this step anew. Also called when the step is repeated, because the first
+  // attempt may have been interrupted in any phase.
   void new_step(int64_t step) {
     for (auto& [key, calls] : calls_) {
       if (key.second == step) calls = 0;
     }
   }
-  // Whether the rank throws here an exception of its own, of which the others learn.
+  // Whether an exception is due in this phase, which the caller then throws.
   bool throws_at(Phase phase, int64_t step) {
     for (Planned& fault : faults_) {
       if (fault.rank < 0 || fault.phase != phase || !is_exception(fault.kind)) continue;
@@ -237,7 +242,8 @@ class Striker {
       strike(fault);
     }
   }
-  // During exit() LibTorch removes its operators, so any line of this process may throw.
+  // Whether exit() runs. It removes LibTorch's operators, so any line of this process may throw
+  // then.
   bool is_exiting() const { return is_exiting_; }
   void say_now(const char* what) const {
     say_(std::string(what) + " " + std::to_string(microseconds_now()));
@@ -284,7 +290,7 @@ class Striker {
   std::atomic<bool> is_exiting_{false};
 };
 
-// Calls the striker while it computes.
+// A layer that calls the striker in its forward and backward.
 struct WatchedImpl : nn::Module {
   WatchedImpl(Striker& striker, const int64_t& step) : striker(striker), step(step) {
     linear = register_module("linear", nn::Linear(6, 6));
@@ -365,11 +371,12 @@ class Training {
         one_step();
         if (step_ % 2 == 0) save();
       }
-      must_read = false;  // the remaining calls can be made again
+      // If one of the remaining calls throws, it can be made again without reading.
+      must_read = false;
       say_("H " + pipe_->parameter_hash());
     });
     if (is_done || !pipe_) return;
-    // After the loss of a rank, the next call throws again.
+    // A rank was lost. The next call must throw the same failure again (Judge compares them).
     attempt("A", [&] { (void)pipe_->parameter_hash(); });
   }
   void tell_each_step() {
@@ -464,7 +471,8 @@ class Training {
     const Progress progress{step_, kRows * step_, {}};
     if (striker_.throws_at(Phase::kSaving, step_ - 1)) {
       striker_.say_now("F");
-      torch::optim::Adam of_all(pipe_->parameters());  // refused: it has other processes', too
+      // Must be refused: it has the parameters of other processes, too.
+      torch::optim::Adam of_all(pipe_->parameters());
       save_checkpoint(pipe_, of_all, progress, path_);
     }
     striker_.at(Phase::kSaving, step_ - 1);
@@ -498,7 +506,7 @@ class Training {
 void be_a_rank(const Plan& plan, int64_t rank, int64_t port, const std::string& path,
                const Say& say) {
   WorldRanks::become(rank, plan.size, port);
-  // Never destroyed: threads may strike later.
+  // The striker is never destroyed, because threads may call it later.
   auto& striker = *new Striker(plan, rank, say);
   try {
     WorldOptions options = WorldRanks::quick();
@@ -535,7 +543,7 @@ struct Line {
 struct Said {
   std::vector<Line> lines;
   bool is_done = false;  // false: the process hangs
-  std::string badly;     // how the process ended without returning from main
+  std::string badly;     // how the process ended if it did not return from main; otherwise empty
   int64_t done = 0;
 
   std::vector<Line> of(const std::string& whats) const {
@@ -589,7 +597,7 @@ std::vector<Said> run(const Plan& plan, const std::string& path) {
       --left;
     });
   }
-  // A process that was stopped is woken up when the others are done.
+  // Processes that a fault has stopped are woken when all others are done.
   while (left > 0) {
     std::this_thread::sleep_for(milliseconds(5));
     if (left > stopped) continue;
@@ -604,7 +612,7 @@ std::vector<Said> run(const Plan& plan, const std::string& path) {
 struct Told {  // how long it took until a rank knew, in milliseconds
   std::vector<double> exceptions;
   std::vector<double> ends;
-  std::vector<double> silences;  // counted from the limit
+  std::vector<double> silences;  // counted from the end of the silence limit
   std::vector<double> endings;   // from a process's last line to its end
 };
 
@@ -671,11 +679,13 @@ class Judge {
         return fault.phase == Phase::kConnecting &&
                (line.text.find("rank " + std::to_string(fault.rank)) != std::string::npos ||
                 line.text.find("ranks") != std::string::npos ||
-                (fault.rank == 0 && line.text.find("store") != std::string::npos));
+                (fault.rank == 0 && line.text.find("store") != std::string::npos) ||
+                came_too_late(rank, line));
       });
       if (!names) wrong(rank) << "could not connect: " << line.text;
       const int64_t took = (line.when - begin_) / 1000;
-      // If the store's process is stopped, ranks wait a second more for its answer.
+      // If the process with the store is stopped, ranks wait up to one second longer than the limit
+      // for the store's answer.
       if (took > kRendezvous.count() + 1000 + limit()) {
         wrong(rank) << "found after " << took << " ms only: " << line.text;
       }
@@ -687,11 +697,12 @@ class Judge {
       wrong(rank) << "was told otherwise at the next call: " << again[0].text;
     }
   }
-  // Judges a rank that was stopped and woken. It must not go on, whether the others do or not.
+  // Judges a rank that was stopped and woken. If the others have lost it, it must not complete the
+  // run.
   void judge_woken(int64_t rank) {
     const Said& said = of(rank);
-    // The others may have been told of another fault, from which all had recovered before this rank
-    // was stopped.
+    // Only failures that name this rank count: the others may also have been told of a fault from
+    // which all had recovered before this rank was stopped.
     const bool others_lost_it = std::any_of(said_.begin(), said_.end(), [&](const Said& other) {
       const auto told = other.of("X");
       return &other != &said && std::any_of(told.begin(), told.end(),
@@ -706,6 +717,20 @@ class Judge {
     return last;
   }
 
+  // Whether rank 0 had been told of a fault and had ended, and its store with it, before this rank
+  // came, which was late. Such a rank can say only that it finds no store, or that it cannot
+  // connect to the others.
+  bool came_too_late(int64_t rank, const Line& line) const {
+    const bool was_late =
+        std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Planned& fault) {
+          return fault.rank == rank && fault.kind == Kind::kLate &&
+                 fault.phase == Phase::kConnecting;
+        });
+    const bool finds_nobody = line.text.find("found no store") != std::string::npos ||
+                              line.text.find("cannot connect") != std::string::npos;
+    return was_late && finds_nobody && of(0).is_done && of(0).done < line.when;
+  }
+
   void judge_time(int64_t rank, const Line& line) {
     int64_t base = 0;
     bool is_silence = false;
@@ -715,17 +740,20 @@ class Judge {
       for (const Line& struck : of(fault.rank).of("F")) {
         if (struck.when > line.when) continue;
         base = std::max(base, struck.when);
-        // The process exists until exit() has finished, which takes time.
+        // A process that calls exit() exists until exit() has finished, so the time counts from its
+        // end.
         if (fault.kind == Kind::kExit) base = std::max(base, of(fault.rank).done);
       }
       is_silence = is_silence || (loss_of(fault.rank) != nullptr && fault.kind == Kind::kStop);
       is_exception_only = is_exception_only && is_exception(fault.kind);
     }
-    // A rank that has connected may give up first, and then the others miss it.
+    // If a rank never connected, another rank may reach its limit first and leave. The others are
+    // then told that this one is gone, although it had no fault.
     const bool not_all_came = std::any_of(lost_.begin(), lost_.end(), [](const Planned& fault) {
       return fault.phase == Phase::kConnecting;
     });
     if (base == 0 && not_all_came && line.when - begin_ > kRendezvous.count() * 900) return;
+    if (came_too_late(rank, line)) return;
     if (base == 0) {
       wrong(rank) << "was told of a fault that no rank had: " << line.text;
       return;
@@ -752,8 +780,12 @@ class Judge {
       if (loss_of(rank) != nullptr || !of(rank).of("C").empty()) continue;
       auto& own = rounds[static_cast<size_t>(rank)];
       own = of(rank).of("XE");
-      // A rank that threw itself throws the record at its next call, if the record also names a
-      // loss.
+      if (!own.empty() && came_too_late(rank, own[0])) {
+        own.clear();
+        continue;
+      }
+      // A rank that threw an exception of its own ("E") throws the record of that failure ("X") at
+      // its next call, if the record also names a loss. The two count as one failure.
       for (size_t k = 1; k < own.size(); ++k) {
         if (own[k - 1].what == 'E' && own[k].names(rank)) {
           own.erase(own.begin() + static_cast<std::ptrdiff_t>(k - 1));
@@ -828,7 +860,8 @@ std::vector<std::string> alone(size_t count, const std::string& path,
   return lines;
 }
 
-// This does not use std::filesystem, because LibTorch exports a part of it, and the rest crashes.
+// Removes a folder with all that is in it. This does not use std::filesystem, because LibTorch
+// exports a part of it, and the rest crashes.
 void remove_all(const std::string& path) {
   const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
     return std::remove(name);
@@ -837,7 +870,7 @@ void remove_all(const std::string& path) {
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// The checkpoint must be the old one or the new one, and complete.
+// Returns what is wrong with the checkpoint: it must be the old one or the new one, and complete.
 std::string judge_checkpoint(const std::vector<Said>& said, const std::string& path,
                              const std::vector<std::string>& hashes) {
   int64_t begun = -1;
@@ -905,7 +938,8 @@ TEST(WorldFaults, AllAreToldTheSameAtOnceAndNothingHangs) {
     all += count;
   }
   std::cout << all << " faults in " << end - first << " runs" << std::endl;
-  // Some faults are drawn for moments that never come.
+  // Not every fault strikes, because some are drawn for moments that never come. But there must be
+  // enough.
   EXPECT_GE(all, static_cast<int64_t>(end - first) / 2);
 }
 

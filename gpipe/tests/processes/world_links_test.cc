@@ -47,39 +47,66 @@ using ::testing::Not;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
+Spread by_sockets() {
+  Spread spread;
+  spread.links = "sockets";
+  spread.used_links = [] { return sent_by_sockets() > 0 ? "sockets" : "host"; };
+  return spread;
+}
+
 TEST(WorldLinks, EverySampleModel) {
   for (const SampleModel& sample : testing::sample_models()) {
-    Spread spread;
-    spread.links = "sockets";
+    Spread spread = by_sockets();
     expect_one_processs_bits(sample, spread);
   }
 }
 
-// Messages go both ways between two workers, in orders that differ at the two ends.
+// In a V schedule messages go both ways between two workers, and the two ends handle them in
+// different orders. The bits must be those of one process.
 TEST(WorldLinks, SeveralStagesInAProcess) {
   int64_t count = 0;
   for (const SampleModel& sample : testing::sample_models()) {
     if (sample.layers < 4) continue;
     ++count;
-    Spread spread;
+    Spread spread = by_sockets();
     spread.schedule = "zb-v";
     spread.stages = 4;
-    spread.links = "sockets";
     expect_one_processs_bits(sample, spread);
   }
   EXPECT_GE(count, 2);
 }
 
+// Each process may make only its own device current, because on CUDA a device that is made current
+// gets a context, which takes memory.
+void expect_only_own_devices_are_made_current(const std::string& links) {
+  WorldRanks ranks = ranks_with(links, 2, [](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank() + 1);
+    GPipe pipe(nn::Sequential(nn::Linear(5, 5), nn::Linear(5, 5)),
+               GPipeOptions({1, 1}).chunks(4).devices({here}).world(world));
+    const torch::Tensor rows = testing::copy_on(here, torch::ones({8, 5}));
+    say(outcome([&] { return bits(pipe->step({rows}, {rows}, squares()).loss); }));
+    std::string current;
+    for (int k = 0; k < testing::fake::kDevices; ++k) {
+      if (testing::fake::was_made_current(k)) current += testing::fake::device(k).str() + " ";
+    }
+    say(current);
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), ::testing::ElementsAre(device(1).str() + " ", device(2).str() + " "));
+  ranks.expect_ends();
+}
+
 TEST(WorldLinks, EachProcessUsesItsDeviceOnly) {
+  expect_only_own_devices_are_made_current("host");
   expect_only_own_devices_are_made_current("sockets");
 }
 
-// Each replica has links of its own; gradients of replicas are added up through the host.
+// Each replica has links of its own, and the gradients of the replicas are added up through the
+// host. The bits must be those of one process.
 TEST(WorldLinks, Replicas) {
   for (const SampleModel& sample : testing::sample_models()) {
-    Spread spread;
+    Spread spread = by_sockets();
     spread.replicas = 2;
-    spread.links = "sockets";
     expect_one_processs_bits(sample, spread);
   }
 }
@@ -111,30 +138,8 @@ TEST(WorldLinks, RandomProgramsOverThreeProcesses) {
   ranks.expect_ends();
 }
 
-nn::Sequential layers(const std::function<void(int64_t)>& in_forward) {
-  torch::manual_seed(5);
-  nn::Sequential model;
-  for (int64_t k = 0; k < 4; ++k) {
-    model->push_back(nn::Linear(5, 5));
-    model->push_back(testing::layer<torch::Tensor, torch::Tensor>([in_forward, k](torch::Tensor x) {
-      in_forward(k);
-      return torch::tanh(x);
-    }));
-  }
-  return model;
-}
-
-const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
-  return torch::mse_loss(outputs[0], targets[0]);
-};
-
-std::string stepped(GPipe pipe, c10::Device where) {
-  const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
-  return outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); });
-}
-
-// A value that a later stage of this process changes in place while it is in transit to another
-// process, to which it was sent first.
+// Layers for a value that is sent to another process first, and then changed in place by a later
+// stage of this process while it is in transit. The other process must get the unchanged value.
 struct StashImpl : nn::Module, skip::Skippable {
   explicit StashImpl(std::vector<std::string> names)
       : Skippable(names, {}), names_(std::move(names)) {}
@@ -170,7 +175,8 @@ nn::Sequential doubling() {
       testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) { return x * 2; }));
 }
 
-// Stages 0, 2, ... are in process 0.
+// The loss of a loop over two processes, with stages 0, 2, ... in process 0, must be that of one
+// process.
 void expect_loss_of_one_process(const std::function<nn::Sequential()>& make, int64_t stages) {
   auto ranks = ranks_with("sockets", 2, [&](const World& world, const Say& say) {
     const GPipeOptions options = GPipeOptions(std::vector<int64_t>(stages, 1))
@@ -180,7 +186,7 @@ void expect_loss_of_one_process(const std::function<nn::Sequential()>& make, int
                                      .cpu_threads_per_stage(1);
     const auto loss_on = [&](GPipe pipe, c10::Device where) {
       const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
-      return outcome([&] { return bits(pipe->evaluate({rows}, {rows}, kSquares).loss); });
+      return outcome([&] { return bits(pipe->evaluate({rows}, {rows}, squares()).loss); });
     };
     say(loss_on(
         GPipe(make(), GPipeOptions(options).devices(std::vector<c10::Device>(stages, device(0)))),
@@ -222,18 +228,18 @@ TEST(WorldLinks, WhatIsSentMayBeChangedHereLater) {
       6);
 }
 
-// The process that lacks memory must be told its own error, and the other process where that
-// happened.
+// The process that lacks memory must throw its own OutOfMemoryError. The other process must be told
+// on which rank that happened.
 TEST(WorldLinks, NoMemoryForWhatComes) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     const c10::Device here = device(world.rank());
     GPipe pipe(layers([](int64_t) {}), GPipeOptions({4, 4}).chunks(2).devices({here}).world(world));
     const torch::Tensor rows = testing::copy_on(here, torch::linspace(-1, 1, 30).view({6, 5}));
     const auto step = [&] {
-      say(outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); }));
+      say(outcome([&] { return bits(pipe->step({rows}, {rows}, squares()).loss); }));
     };
     step();
-    // The rank's first allocation is for the tensors that arrive.
+    // The first allocation of rank 1 in a step is for the tensors that arrive.
     if (world.rank() == 1) testing::fake::allocator().fail(here.index(), 0);
     step();
     if (world.rank() == 1) testing::fake::allocator().fail(here.index(), -1);
@@ -249,50 +255,15 @@ TEST(WorldLinks, NoMemoryForWhatComes) {
   ranks.expect_ends();
 }
 
-// A process throws while others wait for its messages on their devices: all learn it, and go on
-// over new links.
-TEST(WorldLinks, AnExceptionAndTheNextStep) {
-  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
-    bool throws = true;
-    GPipe pipe(layers([&](int64_t k) {
-                 if (k == 3 && throws) throw std::runtime_error("a layer's own");
-               }),
-               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
-    say(stepped(pipe, device(world.rank())));
-    throws = false;
-    say(stepped(pipe, device(world.rank())));
-  });
-  const std::vector<std::string> first = ranks.lines();
-  EXPECT_THAT(first[0], AllOf(HasSubstr("failure: "), HasSubstr("a layer's own")));
-  EXPECT_THAT(first[1], HasSubstr("a layer's own"));
-  const std::vector<std::string> second = ranks.lines();
-  EXPECT_THAT(second[0], HasSubstr("0x"));
-  EXPECT_EQ(second[1], second[0]);
-  ranks.expect_ends();
-}
+TEST(WorldLinks, AnExceptionAndTheNextStep) { expect_an_exception_is_survived("sockets"); }
 
-// Rank 1 is killed while rank 0's device waits for its gradients. Rank 0's kernels end, so that it
-// does not hang, and it says within a second which rank was lost.
 TEST(WorldLinks, AKilledProcess) {
-  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
-    GPipe pipe(layers([&](int64_t k) {
-                 if (k != 2) return;
-                 say("killed");
-                 std::raise(SIGKILL);
-               }),
-               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
-    say(stepped(pipe, device(world.rank())));
-  });
-  EXPECT_EQ(ranks->next(1), "killed");
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
-  EXPECT_TRUE(ranks->ends(0));
+  expect_a_killed_rank_is_named("sockets", std::chrono::seconds(1));
 }
 
-// The devices are behind their processes, so rank 0 has launched sends that wait for its stage, and
-// the stage waits for gradients that never come. All of that ends, in whichever order links are
-// aborted.
+// The devices work later than their processes launch. So rank 0 has launched sends that wait for
+// its stage, and the stage waits for gradients that never come. All of these waits must end, in
+// whichever order links are aborted.
 void expect_survivors_go_on(const std::function<void()>& fail, bool dies) {
   auto ranks = ranks_with("sockets", 2, [&](const World& world, const Say& say) {
     const c10::Device here = device(world.rank());
@@ -300,7 +271,7 @@ void expect_survivors_go_on(const std::function<void()>& fail, bool dies) {
     int64_t forwards = 0;
     std::shared_ptr<void> busy;
     GPipe pipe(layers([&](int64_t k) {
-                 if (k != 2 || !fails || ++forwards < 2) return;  // the second micro-batch
+                 if (k != 2 || !fails || ++forwards < 2) return;  // fails in the second micro-batch
                  std::this_thread::sleep_for(std::chrono::milliseconds(300));
                  fail();
                }),
@@ -308,7 +279,7 @@ void expect_survivors_go_on(const std::function<void()>& fail, bool dies) {
     const auto step = [&] {
       const torch::Tensor rows = testing::copy_on(here, torch::linspace(-1, 1, 40).view({8, 5}));
       if (fails && world.rank() == 1) busy = testing::hold_stream(here);
-      say(outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); }));
+      say(outcome([&] { return bits(pipe->step({rows}, {rows}, squares()).loss); }));
     };
     step();
     fails = true;
@@ -384,7 +355,8 @@ class HookedLinks final : public LinkKind {
 
 [[maybe_unused]] const bool added = (add_link_kind(*new HookedLinks), true);
 
-// Rank 0 waits for rank 1 in `wait`, while another thread of rank 0 calls exit().
+// `wait` sets hooks that make rank 0 wait for rank 1. Meanwhile another thread of rank 0 calls
+// exit(), and the process must end in time.
 void expect_exit_in_time(const std::function<void(const World&, std::atomic<bool>&)>& wait) {
   auto ranks = ranks_with("hooked sockets", 2, [&](const World& world, const Say& say) {
     std::atomic<bool> waits{false};
@@ -425,8 +397,9 @@ TEST(WorldLinks, ExitDoesNotWaitForALink) {
   });
 }
 
-// Another pipeline's links, which are not part of a failure, break when their other ends are
-// destroyed after it. This is noticed late, in the next step, and must not fail that step.
+// The links of pipeline `two` have no part in the failure of pipeline `one`, but they break after
+// it, because their other ends are destroyed. That is noticed late, in the next step, and must not
+// fail that step.
 TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
   auto ranks = ranks_with("hooked sockets", 2, [](const World& world, const Say& say) {
     enum { kPasses, kWaits, kIsOver };
@@ -452,11 +425,12 @@ TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
     throws = true;
     if (world.rank() == 1) {
       state = kWaits;
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all links are checked
+      // By then all links are being checked.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
     }
     say(stepped(one, here));
     throws = false;
-    std::thread([] {  // when the next step has begun
+    std::thread([] {  // the late check fails when the next step has begun
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       state = kIsOver;
     })
@@ -477,7 +451,7 @@ TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
     GPipe pipe(layers([](int64_t) {}),
                GPipeOptions({4, 4}).chunks(3).devices({device(0)}).world(world));
     say(stepped(pipe, device(0)));
-    // The processes may go on.
+    // After that error the processes can make a pipeline on different devices.
     GPipe other(layers([](int64_t) {}),
                 GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
     say(stepped(other, device(world.rank())));
@@ -505,8 +479,8 @@ TEST(WorldLinks, AllProcessesHaveTheSameWay) {
   }
 }
 
-// Each worker has a link to each worker to which it sends, all on one device. This is the last
-// test, because it starts threads, and the parent of forked children must have none.
+// Random programs in one process, whose workers send to each other over links on one device. This
+// is the last test, because it starts threads, and the parent of forked children must have none.
 TEST(WorldLinks, RandomProgramsWithinAProcess) {
   at::set_num_threads(1);
   const World world(std::make_shared<LoopbackProcesses>(&socket_links()), /*rank=*/0, /*size=*/1);

@@ -1,78 +1,112 @@
 // Tests that pipelines over processes whose GPUs NCCL joins (GPIPE_DEVICE_LINKS=nccl) have the same
-// bits as through the host. This test has never run yet, because it needs two GPUs.
+// bits as one process, and what happens when a rank fails. One GPU is enough: ranks share it if
+// there are fewer GPUs than ranks. These tests have never run yet.
+//
+// The children must use the GPUs first: if a process has used them, its forked children cannot.
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/cuda.h>
-#include <torch/nn.h>
-#include <torch/optim.h>
 
+#include <chrono>
 #include <cstdint>
-#include <cstdlib>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/processes/world_ranks.h"
+#include "gpipe/testing/processes/world_training.h"
+#include "gpipe/testing/sample_models.h"
 
 namespace gpipe::distributed {
 namespace {
 
-namespace nn = torch::nn;
+using ::testing::AllOf;
+using testing::device;
 using ::testing::Each;
-using ::testing::MatchesRegex;
+using ::testing::HasSubstr;
+using testing::SampleModel;
 using Say = WorldRanks::Say;
 
-constexpr const char* kTooFew = "fewer than two GPUs";
+// A number of bytes that no GPU has.
+constexpr int64_t kTooMuch = int64_t{1} << 44;
 
-const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
-  return torch::mse_loss(outputs[0], targets[0]);
-};
-
-std::string trained(const World& world, const std::string& schedule, int64_t stages) {
-  const c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(world.rank()));
-  torch::manual_seed(5);
-  nn::Sequential model;
-  for (int64_t k = 0; k < 8; ++k) {
-    model->push_back(nn::Linear(64, 64));
-    model->push_back(nn::Tanh());
-  }
-  GPipe pipe(model, GPipeOptions(std::vector<int64_t>(stages, 16 / stages))
-                        .chunks(4)
-                        .placement(placement_by_name(schedule, stages))
-                        .devices({here})
-                        .world(world));
-  torch::optim::SGD optimizer(pipe->local_parameters(), 0.1);
-  for (int64_t k = 0; k < 5; ++k) {
-    optimizer.zero_grad();
-    const torch::Tensor rows = torch::linspace(-1, 1, (30 + k) * 64, here).view({30 + k, 64});
-    (void)pipe->step({rows}, {rows}, kSquares, StepOptions().schedule(schedule_by_name(schedule)));
-    optimizer.step();
-  }
-  return pipe->parameter_hash();
+Spread by_nccl(int64_t processes, const std::string& schedule, int64_t stages) {
+  Spread spread;
+  spread.links = "nccl";
+  spread.processes = processes;
+  spread.schedule = schedule;
+  spread.stages = stages;
+  return spread;
 }
 
-// The children must use the GPUs first: if a process has used them, its forked children cannot.
-TEST(WorldNccl, HasTheBitsOfTheWayByTheHost) {
-  for (const auto& [schedule, stages] :
-       std::vector<std::pair<std::string, int64_t>>{{"1f1b", 2}, {"zb-v", 4}}) {
-    std::vector<std::string> hashes;
-    for (const char* const links : {"host", "nccl"}) {
-      setenv("GPIPE_DEVICE_LINKS", links, /*overwrite=*/1);
-      WorldRanks ranks(2, [&](const World& world, const Say& say) {
-        if (torch::cuda::device_count() < 2) return say(kTooFew);
-        say(outcome([&] { return trained(world, schedule, stages); }));
-      });
-      const std::vector<std::string> lines = ranks.lines();
-      EXPECT_THAT(lines, Each(lines.front()));
-      // One failure in all processes, by either way, must not pass.
-      if (lines.front() == kTooFew) GTEST_SKIP() << kTooFew;
-      EXPECT_THAT(lines, Each(MatchesRegex("[0-9a-f]{16}"))) << "not hashes";
-      hashes.push_back(lines.front());
-      ranks.expect_ends();
-    }
-    EXPECT_EQ(hashes[1], hashes[0]) << schedule;
+void expect_one_processs_bits_of_all(const Spread& spread) {
+  int64_t count = 0;
+  for (const SampleModel& sample : testing::sample_models()) {
+    if (sample.layers < spread.stages) continue;
+    ++count;
+    expect_one_processs_bits(sample, spread);
+  }
+  EXPECT_GE(count, 2);
+}
+
+TEST(WorldNccl, TwoRanks) { expect_one_processs_bits_of_all(by_nccl(2, "1f1b", 2)); }
+
+TEST(WorldNccl, ThreeRanks) { expect_one_processs_bits_of_all(by_nccl(3, "zb-h1", 3)); }
+
+// In a V schedule messages go both ways between two workers, and the two ends handle them in
+// different orders.
+TEST(WorldNccl, SeveralStagesInAProcess) { expect_one_processs_bits_of_all(by_nccl(2, "zb-v", 4)); }
+
+TEST(WorldNccl, AnExceptionAndTheNextStep) { expect_an_exception_is_survived("nccl"); }
+
+// The limit is longer than for links of sockets, because NCCL may take longer to end.
+TEST(WorldNccl, AKilledProcess) { expect_a_killed_rank_is_named("nccl", std::chrono::seconds(10)); }
+
+// The lines of two ranks after a step in which a layer of rank 1 calls `fail`, and after the next
+// step.
+std::vector<std::vector<std::string>> with_a_failure(const std::function<void(c10::Device)>& fail) {
+  auto ranks = ranks_with("nccl", 2, [&](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank());
+    bool fails = true;
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k == 3 && std::exchange(fails, false)) fail(here);
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({here}).world(world));
+    say(stepped(pipe, here));
+    say(stepped(pipe, here));
+  });
+  std::vector<std::vector<std::string>> said{ranks.lines(), ranks.lines()};
+  // All processes must end normally: an error in a destructor would end a process by a signal.
+  ranks.expect_ends();
+  return said;
+}
+
+TEST(WorldNccl, ARankWithoutMemory) {
+  const auto said = with_a_failure(
+      [](c10::Device here) { (void)at::empty({kTooMuch}, at::TensorOptions(here)); });
+  EXPECT_THAT(said[0][1], HasSubstr("out of memory"));
+  EXPECT_THAT(said[0][0], AllOf(HasSubstr("failure: rank 1"), HasSubstr("out of memory")));
+  EXPECT_THAT(said[1], Each(HasSubstr("0x")));
+}
+
+// After an illegal access CUDA refuses all work of that process. The other rank hears why, and no
+// rank hangs or dies.
+TEST(WorldNccl, ARankWithAnIllegalAccess) {
+  const auto said = with_a_failure([](c10::Device here) {
+    constexpr uintptr_t kNowhere = 4096;
+    const at::Tensor nowhere = at::from_blob(reinterpret_cast<void*>(kNowhere), {8}, {1}, nullptr,
+                                             at::TensorOptions(here), here);
+    nowhere.add_(1);
+    (void)nowhere.cpu();
+  });
+  for (const std::vector<std::string>& lines : said) {
+    EXPECT_THAT(lines[1], HasSubstr("illegal memory access"));
+    EXPECT_THAT(lines[0], AllOf(HasSubstr("failure: rank 1"), HasSubstr("illegal memory access")));
   }
 }
 

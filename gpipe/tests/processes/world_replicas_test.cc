@@ -88,8 +88,9 @@ Tensors rows_of(const Tensors& tensors, const RowRange& rows) {
   return result;
 }
 
-// Trains both and compares. The mini-batches' rows cannot be divided evenly: the last replicas get
-// fewer rows, and some get none of the smallest mini-batch.
+// Trains one process and the replicas, and compares them. The rows of the mini-batches cannot be
+// divided evenly: the last replicas get fewer rows, and some get no rows of the smallest
+// mini-batch.
 std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
                        int64_t groups) {
   GPipeOptions options(last_balance(sample.layers, layout.stages));
@@ -156,7 +157,7 @@ std::string difference(const World& world, const SampleModel& sample, const Layo
   return "";
 }
 
-// All processes run all cases over one connection.
+// Expects no difference in any layout. The processes are started once and run all layouts.
 void expect_same_bits(int64_t processes, const std::vector<Layout>& layouts) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     for (const Layout& layout : layouts) {
@@ -198,7 +199,8 @@ TEST(WorldReplicas, FourProcesses) {
                    {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
 }
 
-// ZeRO: each replica has optimizer states for its own parameters only, and all get the same values.
+// With a ZeroOptimizer each replica has the optimizer states of its own parameters only.
+// Nevertheless all replicas get the bits of the plain optimizer.
 TEST(WorldReplicas, AShardedOptimizerGivesThePlainOnesBits) {
   WorldRanks ranks(4, [&](const World& world, const Say& say) {
     const SampleModel& sample = sample_models().front();
@@ -257,12 +259,13 @@ GPipeOptions options_of(const World& world) {
   return GPipeOptions({3}).chunks(4).cpu_threads_per_stage(1).world(world);
 }
 
-// The outcomes of a call of all processes, by rank: all must say the same.
+// The outcomes of a call of all processes, by rank. After the call the processes must be able to go
+// on together.
 std::vector<std::string> outcomes(int64_t processes,
                                   const std::function<std::string(const World&)>& call) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     say(outcome([&] { return call(world.grid(processes, 1)); }));
-    // The processes can go on.
+    // The processes can go on: a step with a new pipeline works.
     GPipe pipe(linears(), options_of(world.grid(processes, 1)));
     pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
     say(pipe->parameter_hash());
@@ -273,7 +276,8 @@ std::vector<std::string> outcomes(int64_t processes,
   return lines;
 }
 
-// The local rank does not depend on the rank and the process of the grid.
+// World::local_rank() is the launcher's LOCAL_RANK, whatever the rank and the place in the grid
+// are.
 TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
   const MasterPort port;
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -398,8 +402,8 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
   EXPECT_THAT(wrong_groups, Each(HasSubstr("groups(6) must be 1, 2, 4, 8")));
 }
 
-// Runs in two replicas and in one process with as many groups. Returns the sums of the parameters
-// and buffers.
+// Makes a step in two replicas, and the same step in one process with two groups. Returns the sums
+// of the gradients and buffers of each replica, and then those of the one process.
 std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
                                  const std::string& schedule = "1f1b") {
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -436,7 +440,7 @@ std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
   return lines;
 }
 
-// All parameters are 1/4.
+// Returns the module with all parameters set to 1/4.
 nn::Sequential filled(nn::Sequential module) {
   torch::NoGradGuard no_grad;
   for (torch::Tensor& parameter : module->parameters()) parameter.fill_(0.25);
@@ -449,7 +453,7 @@ void expect_same_sums(const std::function<nn::Sequential()>& make) {
   EXPECT_THAT(lines[2], ::testing::MatchesRegex("[-+0-9.e ]+")) << "not sums";
 }
 
-// User code whose backward runs a backward of its own, as a user's own checkpointing does.
+// A layer whose backward runs a backward of its own, as a user's own checkpointing does.
 struct ReentrantImpl : nn::Module {
   ReentrantImpl() { weight = register_parameter("weight", torch::full({5, 5}, 0.25)); }
   torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
@@ -466,7 +470,7 @@ TEST(WorldReplicas, UsersCodeMayRunABackwardOfItsOwn) {
   });
 }
 
-// Stochastic depth: each micro-batch goes through one of two norms.
+// A layer like stochastic depth: each micro-batch goes through one of two norms.
 struct OneOfTwoImpl : nn::Module {
   OneOfTwoImpl() {
     a = register_module("a", nn::BatchNorm1d(5));
@@ -515,7 +519,8 @@ TEST(WorldReplicas, OtherBuffersAndValuesOfMaterializeAreRefused) {
     GPipe pipe(module, options_of(world));
     torch::manual_seed(world.rank());
     pipe->materialize([](const std::string&, torch::Tensor& tensor, torch::Generator) {
-      tensor.copy_(torch::randn(tensor.sizes()));  // not with its generator
+      // Mistake: draws from another generator than the given one.
+      tensor.copy_(torch::randn(tensor.sizes()));
     });
     return "nothing was thrown";
   });
@@ -555,14 +560,15 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
     torch::manual_seed(1);
     module->push_back(nn::Linear(5, 6));
     GPipe pipe(module, GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
-    const RowRange here = world.rows(2, 4);  // none in the second
+    const RowRange here = world.rows(2, 4);  // the second replica gets no rows
     pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
     return "nothing was thrown";
   });
   EXPECT_THAT(lines,
               Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
                          HasSubstr("first forward"))));
-  // The processes of the other stage throw, too, although their replicas have added up.
+  // The processes of the other stage must throw, too, although their replicas have already added up
+  // their gradients.
   const auto of_two_stages = outcomes(4, [](const World& world) {
     const World grid = world.grid(2, 2);
     nn::Sequential module;
@@ -570,7 +576,7 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
     torch::manual_seed(1);
     module->push_back(nn::Linear(5, 6));
     GPipe pipe(module, GPipeOptions({1, 1}).chunks(4).cpu_threads_per_stage(1).world(grid));
-    const RowRange here = grid.rows(2, 4);  // none in the second
+    const RowRange here = grid.rows(2, 4);  // the second replica gets no rows
     pipe->step({torch::ones({here.size(), 5})}, {torch::ones({here.size(), 6})}, loss_fn);
     return "nothing was thrown";
   });
@@ -586,7 +592,8 @@ struct DrawnLateImpl : nn::Module {
   torch::Tensor weight;
 };
 
-// Each replica draws its own random numbers, so the replicas would train different models.
+// A parameter that a forward draws is refused: each replica draws its own random numbers, so the
+// replicas would train different models.
 TEST(WorldReplicas, AParameterThatReplicasDrawInAForwardIsRefused) {
   const auto lines = outcomes(2, [](const World& world) {
     torch::manual_seed(1);
@@ -615,7 +622,8 @@ GPipe twins(const World& world) {
                GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
 }
 
-// If only one replica trains a parameter, its gradient would be added to that of another parameter.
+// If replicas froze different parameters, the gradient of one parameter would be added to that of
+// another one. So step() and ZeroOptimizer::step() refuse that.
 TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   for (const bool swapped : {false, true}) {
     SCOPED_TRACE(swapped);
@@ -654,8 +662,9 @@ TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   }
 }
 
-// A small part of the parameters trains, as with adapters beside a frozen base. If all bytes
-// counted, one replica could get all the states.
+// Only a small part of the parameters trains, as with adapters beside a frozen base. The states
+// must be shared out by the bytes that train. If all bytes counted, one replica could get all the
+// states.
 TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
   const auto shares = outcomes(2, [](const World& world) {
     torch::manual_seed(1);
@@ -671,8 +680,8 @@ TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
     optimizer.step();
     return std::to_string(optimizer.local().state().size());
   });
-  // One replica has the matrix of 160 numbers. The other has the two matrices of 16 and the biases
-  // of 4.
+  // One replica has the states of the matrix of 160 numbers. The other has those of the two
+  // matrices of 16 numbers and of the three biases of 4.
   EXPECT_THAT(shares, ::testing::UnorderedElementsAre("1", "5"));
 }
 
@@ -734,7 +743,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
     torch::manual_seed(1);
     GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 3)),
                GPipeOptions({2}).chunks(2).cpu_threads_per_stage(1).world(world));
-    // Each replica has its own buffers.
+    // The buffers of the replicas differ here, which is allowed.
     (*pipe)[0]->register_buffer("own", torch::full({1}, static_cast<double>(world.replica())));
     bool throws = world.replica() == 0;
     ZeroOptimizer optimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
@@ -846,7 +855,7 @@ TEST(WorldReplicas, OtherLearningRatesAreRefusedBeforeAnythingChanges) {
         return "went well";
       });
     };
-    // The next larger double counts as another rate, too.
+    // Even the next larger double counts as another learning rate.
     std::string all = rate(world.rank() == 1 ? std::nextafter(0.2, 1) : 0.2);
     all += pipe->parameter_hash() == before ? "; unchanged" : "; changed";
     return all + "; " + rate(0.2);
@@ -856,7 +865,8 @@ TEST(WorldReplicas, OtherLearningRatesAreRefusedBeforeAnythingChanges) {
                                 ::testing::EndsWith("; unchanged; went well"))));
 }
 
-// Groups by layer: replicas own other layers, and so have had other rates from the beginning.
+// Replicas may make their groups differently, e.g. by the layers that they own, and so have
+// different rates from the beginning. Such rates are not compared.
 TEST(WorldReplicas, RatesOfGroupsThatWereMadeDifferentlyAreNotCompared) {
   const auto lines = outcomes(2, [](const World& world) {
     GPipe pipe(linears(), options_of(world));
@@ -902,7 +912,8 @@ TEST(WorldReplicas, WhatAShardedOptimizerCannotDoIsRefused) {
               HasSubstr("without groups"));
 }
 
-// Ranks step the optimizers of two pipelines in different orders; and one rank evaluates instead.
+// ZeroOptimizer::step() is a call of all processes. If ranks step different optimizers, or if one
+// rank evaluates instead, all ranks throw.
 TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
   const auto sgd = [](std::vector<torch::Tensor> parameters) {
     return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
@@ -970,7 +981,8 @@ TEST(WorldReplicas, AFailureIsEverybodys) {
   EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
 }
 
-// How many bytes each rank has received from others outside of runs, in memory that all share.
+// How many bytes each rank has received from other ranks outside of runs. The numbers are in memory
+// that all processes share.
 class Arrived {
  public:
   Arrived()
@@ -981,7 +993,7 @@ class Arrived {
   Arrived& operator=(const Arrived&) = delete;
 
   std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
-  // Whether each of these ranks has received so many bytes within 10 s.
+  // Waits up to 10 s. Returns whether each of these ranks has received so many bytes.
   bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
     for (int i = 0; i < 1000; ++i) {
       bool all = true;
@@ -997,7 +1009,7 @@ class Arrived {
   Bytes* const bytes_;  // initially 0
 };
 
-// Processes that count what arrives.
+// The Processes of a World that also count the bytes that arrive.
 class Counting final : public internal::Processes {
  public:
   Counting(std::shared_ptr<Processes> processes, std::atomic<int64_t>& bytes)
@@ -1076,7 +1088,8 @@ WorldRanks::Main last_backward_late(const Arrived& arrived,
   };
 }
 
-// The last stages finish their backwards first.
+// The last stages finish their backwards first. They must add up their gradients while the first
+// stages still compute.
 TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
   const Arrived arrived;
   WorldRanks ranks(4, last_backward_late(arrived, [](int64_t) {}));
@@ -1086,7 +1099,8 @@ TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
   ranks.expect_ends();
 }
 
-// All remaining ranks learn of the fault, and no rank has gradients, even if it has its sums.
+// A rank throws or dies while others have already added up their gradients. All remaining ranks
+// learn of the fault, and no rank keeps gradients, even if it has its sums.
 TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   for (const bool is_killed : {false, true}) {
     const Arrived arrived;
@@ -1108,7 +1122,8 @@ TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   }
 }
 
-// One replica is done long before the other one, which is still computing.
+// One replica is done long before the other one. The limit of a call must not count the time in
+// which the other replica computes.
 TEST(WorldReplicas, TheLimitOfACallIsNotOneForTheWorkOfAnotherReplica) {
   WorldOptions options = WorldRanks::quick();
   options.call_limit = std::chrono::milliseconds(500);

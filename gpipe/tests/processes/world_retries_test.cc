@@ -70,22 +70,24 @@ const char* name_of(Kind kind) {
 struct Strike {
   int64_t rank = 0;
   int64_t batch = 0;
-  int64_t attempt = 0;  // at that mini-batch
+  int64_t attempt = 0;  // the number of the attempt at that mini-batch
   Place place = Place::kLayer;
   Kind kind = Kind::kThrow;
-  int64_t detail = 0;  // how late, or which call
+  int64_t detail = 0;  // how late the rank is, or which call it makes
 };
 
 struct Program {
   uint64_t seed = 0;
   int64_t batches = 5;
-  int64_t attempts = 1;  // at each mini-batch, at most
+  int64_t attempts = 1;  // the most attempts at a mini-batch
   int64_t stages_each = 1;
   bool keeps_outputs = false;
   bool clips = false;
   bool evaluates = false;
   bool hashes = false;
   std::vector<Strike> strikes;
+  int64_t unmade_rank = 0;  // the rank whose optimizer cannot be made at first
+  int64_t unmade = 0;       // how many times
 };
 
 std::string to_text(const Program& program) {
@@ -98,6 +100,10 @@ std::string to_text(const Program& program) {
     text << "; rank " << strike.rank << " " << name_of(strike.kind) << " in "
          << name_of(strike.place) << ", mini-batch " << strike.batch << ", attempt "
          << strike.attempt << " (" << strike.detail << ")";
+  }
+  if (program.unmade > 0) {
+    text << "; rank " << program.unmade_rank << " cannot make the optimizer, " << program.unmade
+         << " times";
   }
   return text.str();
 }
@@ -125,12 +131,12 @@ Program draw(uint64_t seed, int64_t size) {
     strike.place = static_cast<Place>(below(kPlaces));
     strike.kind = static_cast<Kind>(below(kKinds));
     strike.detail = below(3);
-    // Other ranks do not learn what happens outside of all calls, and the loop that is compared
-    // would not have it.
+    // Outside of all calls only delays are drawn: other ranks do not learn of an exception there,
+    // and the loop for comparison would not have it.
     if (strike.place == Place::kBefore || strike.place == Place::kCatch) strike.kind = Kind::kDelay;
     if (strike.place == Place::kOutputs) program.keeps_outputs = true;
     program.strikes.push_back(strike);
-    // After a failure a rank may be late to go on.
+    // After half of the failures a rank is late to go on.
     if (strike.kind != Kind::kDelay && below(2) == 0) {
       Strike late = strike;
       late.rank = below(size);
@@ -139,10 +145,12 @@ Program draw(uint64_t seed, int64_t size) {
       program.strikes.push_back(late);
     }
   }
+  program.unmade_rank = below(size);
+  program.unmade = std::max<int64_t>(0, below(4) - 1);
   return program;
 }
 
-// Makes the strikes of one rank happen. Layers call it on several threads.
+// Makes the strikes of one rank happen. Layers call this object on several threads.
 class Striker {
  public:
   Striker(const Program& program, int64_t rank) {
@@ -156,7 +164,7 @@ class Striker {
     batch_ = batch;
     attempt_ = attempt;
   }
-  // The strike that is due here, once.
+  // Whether a strike is due at this place, which is set in *due. Each strike is due once.
   bool is_due(Place place, Strike* due) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto strike = strikes_.begin(); strike != strikes_.end(); ++strike) {
@@ -210,7 +218,7 @@ struct StruckImpl : nn::Module {
         return gradient;
       });
     }
-    // Outputs of two widths cannot be joined.
+    // A strike at kOutputs: outputs of two widths cannot be joined.
     Strike strike;
     return is_last && striker.is_due(Place::kOutputs, &strike) ? x.narrow(1, 0, 5) : x;
   }
@@ -244,10 +252,11 @@ std::string bits(double value) {
   return text.str();
 }
 
-// One program on one rank, or alone.
+// Trains by one program, as a rank of a run or alone in a single process.
 class Training {
  public:
-  Training(World world, const Program& program, int64_t stages)
+  // `can_make`: whether this rank can make the optimizer.
+  Training(World world, const Program& program, int64_t stages, bool can_make = true)
       : world_(std::move(world)), program_(program), striker_(program, world_.rank()) {
     torch::manual_seed(7);
     nn::Sequential model;
@@ -263,6 +272,7 @@ class Training {
     }
     pipe_ = GPipe(model, options);
     optimizer_ = std::make_unique<ZeroOptimizer>(pipe_, [&](std::vector<at::Tensor> parameters) {
+      if (!can_make) throw std::runtime_error("no optimizer");
       return std::make_unique<StruckSgd>(std::move(parameters), striker_);
     });
     striker_.wrong_calls = {[&] { (void)pipe_->parameter_hash(); }, [&] { optimizer_->step(); },
@@ -293,7 +303,7 @@ class Training {
     }
     return marks;
   }
-  // The loop for comparison: these mini-batches, without strikes.
+  // Runs the loop for comparison: these mini-batches alone, without strikes.
   std::string run(const std::vector<int64_t>& batches) {
     std::string marks;
     for (const int64_t batch : batches) {
@@ -352,14 +362,15 @@ class Training {
   std::string texts_;
 };
 
-// Repeats a call of the test's own, after which all ranks are in step again.
+// Repeats a call that the test itself makes until it succeeds. After it all ranks are in step
+// again.
 template <typename Call>
 void until_done(const Call& call) {
   for (int tries = 0;; ++tries) {
     try {
       return call();
     } catch (const std::exception&) {
-      if (tries == 20) throw;
+      if (tries == 200) throw;  // on a busy machine a rank may compute for long before it comes
     }
   }
 }
@@ -390,7 +401,12 @@ void run_programs(int64_t size, int64_t replicas, uint64_t count) {
           for (const Program& program : programs) {
             const int64_t stages = grid.processes_each() * program.stages_each;
             std::unique_ptr<Training> training;
-            until_done([&] { training = std::make_unique<Training>(grid, program, stages); });
+            int64_t made = 0;
+            until_done([&] {
+              const bool can_make = world.rank() != program.unmade_rank || made >= program.unmade;
+              ++made;
+              training = std::make_unique<Training>(grid, program, stages, can_make);
+            });
             const std::string marks = training->run();
             std::string hash;
             until_done([&] { hash = training->hash(); });
@@ -416,11 +432,14 @@ void run_programs(int64_t size, int64_t replicas, uint64_t count) {
         ASSERT_EQ(marks[rank], marks[0]) << to_text(program) << "\n"
                                          << texts[0] << "\n"
                                          << texts[rank];
-        ASSERT_EQ(verdicts[rank], "right") << to_text(program) << "\n" << texts[rank];
+        ASSERT_EQ(verdicts[rank], "right") << to_text(program) << "\n"
+                                           << marks[rank] << "\n"
+                                           << texts[rank];
       }
       for (const Strike& strike : program.strikes) {
         ++counts[std::string(name_of(strike.kind)) + " in " + name_of(strike.place)];
       }
+      if (program.unmade > 0) ++counts["an optimizer cannot be made"];
       counts["failed attempts"] +=
           static_cast<int64_t>(marks[0].size() - without_failures(marks[0]).size()) / 2;
       counts["mini-batches that went well"] += std::count(marks[0].begin(), marks[0].end(), ':');

@@ -31,7 +31,7 @@ using testing::SampleModel;
 
 class AblationTest : public testing::DeviceTest {};
 
-// Returns loss, outputs, and gradients of parameters.
+// Returns outputs, loss and gradients of a step, and the gradients of a forward and its backward.
 Tensors results(const SampleModel& sample, const GPipeOptions& options,
                 const ScheduleGenerator& schedule) {
   GPipe pipe(sample.make(), options);
@@ -43,7 +43,7 @@ Tensors results(const SampleModel& sample, const GPipeOptions& options,
   Tensors all = result.outputs;
   all.push_back(torch::tensor(result.loss, torch::kDouble));
   for (const at::Tensor& parameter : pipe->parameters()) all.push_back(parameter.grad());
-  // Computes the gradients by forward and backward as well.
+  // The gradients are computed by forward and backward, too.
   pipe->zero_grad();
   testing::manual_seed(3);
   const Tensors outputs = pipe->forward(testing::on(pipe->devices().front(), sample.inputs(7)));
@@ -172,7 +172,8 @@ TEST_F(AblationTest, AnErrorNamesTheMicroBatchThatIsRecomputed) {
         [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); },
         StepOptions().schedule(Schedule::gpipe));
   };
-  // The first backward is of micro-batch 2; micro-batches 0, 1 and 2 are recomputed before.
+  // All micro-batches are recomputed before the first backward, which is that of micro-batch 2. So
+  // the second recompute, which fails, is that of micro-batch 1.
   EXPECT_THAT(step, ::testing::ThrowsMessage<std::runtime_error>(
                         ::testing::HasSubstr("stage 1, micro-batch 1, layer 1")));
   ASSERT_TRUE(pipe->last_failure().has_value());

@@ -1,6 +1,6 @@
-// step() under schedules that are neither GPipe's nor 1F1B: several stages on a worker, backwards
-// split into input gradients and weight gradients, micro-batches in any order. transparency_test
-// shows that all sample models give the same results under random tables.
+// Tests step() under schedules that are neither GPipe's nor 1F1B: several stages on a worker,
+// backwards split into input gradients and weight gradients, micro-batches in any order.
+// transparency_test shows that all sample models give the same results under random tables.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -49,10 +49,10 @@ using testing::square_loss;
 using torch::Tensor;
 
 constexpr int64_t kWidth = 6;
-constexpr int64_t kRows = 11;  // micro-batches of 3, 3, 3 and 2
+constexpr int64_t kRows = 11;  // makes micro-batches of 3, 3, 3 and 2 rows
 
-// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B with the weight gradients where
-// a worker would wait. Four stages, four micro-batches.
+// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B in which weight gradients fill
+// the time that a worker would wait. It is for four stages and four micro-batches.
 Schedule zero_bubble() {
   return Schedule::from_text(R"(
 stages 4
@@ -64,7 +64,8 @@ worker 3: F3.0 I3.0 F3.1 I3.1 F3.2 I3.2 F3.3 I3.3 W3.0 W3.1 W3.2 W3.3
 )");
 }
 
-// Interleaved (Narayanan et al., 2021): two workers, each with two stages, round robin.
+// The interleaved schedule (Narayanan et al., 2021): two workers, each with two stages, round
+// robin.
 Schedule interleaved() {
   return Schedule::from_text(R"(
 stages 4
@@ -74,7 +75,7 @@ worker 1: F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 F1.3 B1.0 B1.1 F3.2 B3.2 F3.3 B3.3 
 )");
 }
 
-// Everything on one worker, with split backwards.
+// A schedule with all stages on one worker, and with split backwards.
 Schedule one_worker() {
   std::string actions;
   for (const char* kind : {"F", "I", "W"}) {
@@ -88,8 +89,8 @@ Schedule one_worker() {
   return Schedule::from_text("stages 4\nmicro_batches 4\nworker 0:" + actions + "\n");
 }
 
-// Linear layers, a batch norm, dropout, and a weight of the first stage that the last one also
-// uses.
+// A layer with a weight, which it registers only if `owns` is true. In model() the last stage uses
+// the weight of the first stage, too.
 struct TiedImpl : nn::Module {
   explicit TiedImpl(Tensor weight, bool owns) : weight(std::move(weight)) {
     if (owns) register_parameter("weight", this->weight);
@@ -127,7 +128,7 @@ TEST_P(HandWritten, IsThePlainModelBitForBit) {
   PlainModel plain(plain_module, 4);
   GPipe pipe(model(), cpu_options({2, 1, 2, 2}).chunks(4).checkpoint(mode()));
   const Batch batch;
-  // Parameters of the loss: no stage waits for their gradients.
+  // These are parameters of the loss, so no stage waits for their gradients.
   Tensor scales[] = {torch::ones({kWidth}).requires_grad_(),
                      torch::ones({kWidth}).requires_grad_()};
   for (int call = 0; call < 3; ++call) {
@@ -167,7 +168,8 @@ INSTANTIATE_TEST_SUITE_P(All, HandWritten,
                                                               Checkpoint::kExceptLast,
                                                               Checkpoint::kNever)));
 
-// Each weight's gradients are added up in the order of its stage's B and W.
+// The gradients of a weight must be added up in the order in which the table has the B and W of its
+// stage.
 TEST(AnyOrder, GradientsAddUpInTheOrderOfTheTable) {
   at::set_num_threads(1);
   std::mt19937_64 random = testing::test_random();
@@ -252,7 +254,7 @@ TEST(ExceptLast, RecomputesNothingWhoseBackwardIsNextOnItsWorker) {
 
 // --- user code in backward
 
-// Hooks that draw, on an activation and on a computed weight.
+// A layer with two hooks that draw random numbers: on an activation and on a computed weight.
 struct DrawingHooksImpl : nn::Module {
   DrawingHooksImpl() { weight = register_parameter("weight", torch::eye(kWidth)); }
   Tensor forward(Tensor x) {
@@ -295,7 +297,7 @@ TEST(UsersCode, DrawsTheSameUnderEveryTable) {
   }
 }
 
-// Adds noise to the gradient that has just been accumulated.
+// A hook that adds noise to the gradient that has just been accumulated.
 struct NoiseAfterwards : torch::autograd::PostAccumulateGradHook {
   void operator()(const Tensor& leaf) override {
     torch::NoGradGuard no_grad;
@@ -303,7 +305,7 @@ struct NoiseAfterwards : torch::autograd::PostAccumulateGradHook {
   }
 };
 
-// A step with gradient noise on every parameter, and what it gives to their gradients.
+// Runs a step with gradient noise on every parameter, and returns their gradients.
 std::vector<Tensor> noisy_step(const std::vector<int64_t>& balance, Checkpoint mode, bool tied,
                                const std::optional<Schedule>& schedule) {
   testing::manual_seed(1);
@@ -311,7 +313,7 @@ std::vector<Tensor> noisy_step(const std::vector<int64_t>& balance, Checkpoint m
   nn::Sequential module(nn::Linear(kWidth, kWidth), Tied(weight, true), nn::Linear(kWidth, kWidth));
   module->push_back(tied ? Tied(weight, false) : Tied(torch::ones({1, kWidth}), false));
   GPipe pipe(module, cpu_options(balance).chunks(4).checkpoint(mode));
-  const Tensor scale = torch::ones({kWidth}).requires_grad_();  // of the loss alone
+  const Tensor scale = torch::ones({kWidth}).requires_grad_();  // only the loss uses this parameter
   std::vector<Tensor> leaves = pipe->parameters();
   EXPECT_EQ(leaves.size(), 5u);
   leaves.push_back(scale);
@@ -358,7 +360,7 @@ TEST(UsersCode, AParametersHookDrawsTheSameForEveryBalance) {
   }
 }
 
-// The hooks of several parameters must not draw the same numbers.
+// No two calls of the parameters' hooks may draw the same numbers.
 TEST(UsersCode, EachParametersHookDrawsNumbersOfItsOwn) {
   testing::manual_seed(1);
   nn::Sequential module(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));
@@ -400,7 +402,8 @@ struct JoinImpl : nn::Module {
 };
 TORCH_MODULE(Join);
 
-// The gradient of the sum goes to the previous stage, and the product keeps it for its second half.
+// The gradient of the sum goes to an earlier stage, which changes it in place. The product needs
+// that gradient later, for its weight half, and must find it unchanged.
 TEST(UsersCode, OfAnEarlierStageMayChangeItsGradientInPlace) {
   at::set_num_threads(1);
   const Batch batch;
@@ -423,7 +426,7 @@ TEST(UsersCode, OfAnEarlierStageMayChangeItsGradientInPlace) {
 
 // --- failures
 
-// A backward of a weight only; it fails in its second call.
+// A function in the gradient of a weight only. Its backward fails in the second call.
 struct FailingWeight : torch::autograd::Function<FailingWeight> {
   static Tensor forward(torch::autograd::AutogradContext*, Tensor weight) { return weight.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,

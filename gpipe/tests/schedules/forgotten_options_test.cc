@@ -1,4 +1,4 @@
-// Tests warnings about options that were probably forgotten: they say what to give.
+// Tests warnings about options that were probably forgotten. They must say what to give.
 
 #include <ATen/ops/linear.h>
 #include <gmock/gmock.h>
@@ -63,7 +63,8 @@ TEST(ForgottenOptions, AWorldIsNamedOnce) {
   }
 }
 
-// A module that a function captures is not registered by any layer.
+// No layer registers a module that a function captures, so one warning names the module's
+// parameter.
 TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
   nn::Linear captured(4, 4);
   const auto make = [&] {
@@ -94,7 +95,7 @@ TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
 }
 
 // Parameters of the loss function and inputs with a gradient belong to the caller, and a weight
-// that another layer has registered is known.
+// that another layer has registered is known. So no warning names them.
 TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
   nn::Sequential tied = model(2);
   const torch::Tensor weight = tied->ptr<nn::LinearImpl>(0)->weight;
@@ -112,7 +113,8 @@ TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
   EXPECT_THAT(log.warnings(), IsEmpty());
 }
 
-// The weight halves of backwards come after the loss's backward, and must know what the loss used.
+// The weight halves of backwards come after the loss's backward. They must know which parameters
+// the loss has used, so that no warning names these.
 TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
   const torch::Tensor scale = torch::ones({4}, at::TensorOptions().requires_grad(true));
   for (const char* schedule : {"1f1b", "zb-h1", "zb-h2", "fill-drain"}) {
@@ -127,7 +129,7 @@ TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
   }
 }
 
-// Registers a module in its first forward, as lazy modules do in Python.
+// A layer that registers a module in its first forward, as lazy modules do in Python.
 struct RegistersLaterImpl : nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     if (!linear) linear = register_module("linear", nn::Linear(4, 4));

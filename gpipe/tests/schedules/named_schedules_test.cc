@@ -1,5 +1,6 @@
 // Tests that all named schedules, and those that a search finds, give the parameters of 1F1B, bit
-// for bit, after a training of several steps: they add up gradients in the same order.
+// for bit, after a training of several steps. They do so because they add up gradients in the same
+// order.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -38,7 +39,8 @@ constexpr int64_t kStages = 4;
 constexpr int64_t kChunks = 6;
 constexpr int kSteps = 20;
 
-// Every stage has a batch norm, whose buffers must be the same too, and draws random numbers.
+// Every stage has a batch norm, whose buffers must be the same, too, and a dropout, which draws
+// random numbers.
 nn::Sequential model() {
   testing::manual_seed(5);
   nn::Sequential layers;
@@ -51,7 +53,7 @@ nn::Sequential model() {
   return layers;
 }
 
-// The parameters and buffers after the steps. The last batch is short, and cut unevenly.
+// Returns the parameters and buffers after the steps. Each fifth batch is short, and cut unevenly.
 std::vector<torch::Tensor> trained(const ScheduleGenerator& schedule, Checkpoint mode) {
   GPipe pipe(model(), cpu_options(std::vector<int64_t>(kStages, 4))
                           .chunks(kChunks)
@@ -77,7 +79,7 @@ std::vector<torch::Tensor> trained(const ScheduleGenerator& schedule, Checkpoint
   return state;
 }
 
-// The results of 1F1B, trained once for all tests.
+// Returns the results of 1F1B, which is trained once for all tests.
 const std::vector<torch::Tensor>& trained_by_1f1b(Checkpoint mode) {
   static std::map<Checkpoint, std::vector<torch::Tensor>> trainings;
   const auto [known, made] = trainings.try_emplace(mode);
@@ -128,7 +130,7 @@ TEST_P(SearchedSchedules, TrainToTheBitsOf1F1B) {
   }
   EXPECT_GT(wholes, 0);
   EXPECT_GT(splits, 0);
-  // No schedule with a name is the same table.
+  // The search must have found another table than those of the named schedules.
   for (const NamedSchedule& named : named_schedules()) {
     EXPECT_NE(found.schedule, schedule_by_name(named.name, kStages, kChunks)) << named.name;
   }
@@ -145,8 +147,8 @@ INSTANTIATE_TEST_SUITE_P(InAVAndInALoop, SearchedSchedules,
                            return info.param == Placement::v_shape(2) ? "v" : "loop";
                          });
 
-// The named schedules without Schedule::gpipe, whose backwards have the reverse order, so that its
-// sums differ. Fill-drain is the same schedule in the order of the others.
+// Returns the named schedules except Schedule::gpipe, whose sums differ because its backwards come
+// in reverse order. Fill-drain is the same schedule with backwards in the order of the others.
 std::vector<NamedSchedule> in_one_order() {
   std::vector<NamedSchedule> names;
   for (const NamedSchedule& schedule : named_schedules()) {

@@ -1,5 +1,5 @@
-// Tests GPipeOptions::placement: where stages run, with how many threads, under which schedule; and
-// that the results are the same as with a worker for each stage.
+// Tests GPipeOptions::placement: where stages run, with how many threads, and under which schedule.
+// The results must be the same as with a worker for each stage.
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -62,7 +62,8 @@ GPipeOptions options_of(int64_t stages) {
       .cpu_threads_per_stage(1);
 }
 
-// Loss, outputs, gradients and buffers of a step, a forward with backward and an evaluation.
+// Returns loss, outputs, gradients and buffers of a step, a forward with its backward, and an
+// evaluation.
 Tensors results(const GPipeOptions& options) {
   const auto stages = static_cast<int64_t>(options.balance().size());
   GPipe pipe(model(stages), options);
@@ -134,8 +135,8 @@ TEST(Placed, StagesRunOnTheirWorkers) {
     GPipe pipe(model(4), options_of(4).placement(placement));
     EXPECT_EQ(pipe->placement(), placement);
     std::mutex mutex;
-    std::map<int64_t, std::set<int64_t>> workers;          // stage -> its workers
-    std::map<int64_t, std::set<std::thread::id>> threads;  // worker -> its threads
+    std::map<int64_t, std::set<int64_t>> workers;          // [stage] the workers that ran it
+    std::map<int64_t, std::set<std::thread::id>> threads;  // [worker] the threads that it ran on
     pipe->step({torch::randn({8, 6})}, {torch::randn({8, 6})}, squares,
                StepOptions().on_event([&](const Event& event) {
                  const std::lock_guard<std::mutex> lock(mutex);
@@ -151,7 +152,7 @@ TEST(Placed, StagesRunOnTheirWorkers) {
   }
 }
 
-// Records with how many threads its operators may run.
+// A layer that records with how many threads its operators may run.
 struct CountingImpl : nn::Module {
   explicit CountingImpl(std::shared_ptr<std::vector<int>> counts) : counts(std::move(counts)) {}
   at::Tensor forward(const at::Tensor& x) {
@@ -195,7 +196,7 @@ TEST(Placed, AnyScheduleOfThePlacementRuns) {
   EXPECT_THAT(
       [&] { pipe->evaluate({x}, {y}, squares, StepOptions().schedule(schedule_by_name("1f1b"))); },
       ThrowsMessage<c10::ValueError>(HasSubstr("does not fit GPipeOptions::placement")));
-  EXPECT_NO_THROW(pipe->step({x}, {y}, squares));  // as if there had been no error
+  EXPECT_NO_THROW(pipe->step({x}, {y}, squares));  // the error has changed nothing
   EXPECT_THAT(
       [&] {
         pipe->step({x}, {y}, squares, StepOptions().schedule([](int64_t, int64_t) -> Schedule {

@@ -33,7 +33,7 @@ at::Tensor mse(const Tensors& outputs, const Tensors& targets) {
   return nn::functional::mse_loss(outputs[0], targets[0]);
 }
 
-// Three stages, four micro-batches of two rows.
+// Tests with a pipeline of three stages, and four micro-batches of two rows.
 class GPipeStep : public ::testing::Test {
  protected:
   GPipeStep()
@@ -103,7 +103,7 @@ TEST_F(GPipeStep, TargetsAreOptionalAndMayBeSeveral) {
         EXPECT_THAT(targets, IsEmpty());
         return outputs[0].mean();
       });
-  // The mean of the micro-batches' means is rounded differently from that of the mini-batch.
+  // The mean of the micro-batches' means is rounded differently from the mean of the mini-batch.
   EXPECT_NEAR(none.loss, pipe->forward(inputs[0]).mean().item<double>(), 1e-6);
   pipe->step(inputs, {torch::arange(8), torch::rand({8, 3})},
              [](const Tensors& outputs, const Tensors& targets) {
@@ -130,7 +130,7 @@ TEST_F(GPipeStep, RefusesAFixedScheduleThatDoesNotFit) {
       step(StepOptions().schedule(Schedule::gpipe(3, 8))),
       ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("8 micro-batches"), HasSubstr("gives 4"),
                                            HasSubstr("ScheduleGenerator"))));
-  // A generator gets the actual number of micro-batches.
+  // A ScheduleGenerator gets the actual number of micro-batches.
   inputs = {torch::rand({2, 4})};
   targets = {torch::rand({2, 3})};
   std::vector<int64_t> asked;
@@ -230,7 +230,8 @@ TEST_F(GPipeStep, EventsTellRecomputesAndRuns) {
     for (const Event& event : events) {
       EXPECT_EQ(event.run, run);
       if (event.edge == Event::Edge::kBegin) begun[event.worker] = event.time;
-      // Under 1F1B the last stage runs each backward right after its forward.
+      // Under 1F1B the last stage runs each backward right after its forward, so kExceptLast
+      // recomputes nothing there.
       const bool recomputed =
           event.edge == Event::Edge::kEnd && event.action.kind == ActionKind::kBackward &&
           (mode == Checkpoint::kAlways || (mode == Checkpoint::kExceptLast && event.worker != 2));
@@ -253,7 +254,7 @@ TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
 }
 
 // A loss of scalar outputs, such as the square of their difference to a target, is not the loss of
-// the mini-batch's output, whatever the micro-batches' losses are weighted by.
+// the mini-batch's output, whatever the weights of the micro-batches are.
 TEST_F(GPipeStep, ScalarOutputsOfSeveralMicroBatchesAreRefusedBeforeAnyGradientIsAdded) {
   struct SumImpl : nn::Module {
     at::Tensor forward(at::Tensor x) { return x.sum(); }
@@ -272,8 +273,9 @@ TEST_F(GPipeStep, ScalarOutputsOfSeveralMicroBatchesAreRefusedBeforeAnyGradientI
   EXPECT_NO_THROW(whole->step(inputs, {}, first));
 }
 
-// Stage 0 could not send micro-batch 0 before stage 1 has taken it, and stage 1 takes 1 first;
-// within one process no send waits.
+// If sends had to wait for the receiver, stage 0 could not send micro-batch 0 before stage 1 takes
+// it, but stage 1 takes micro-batch 1 first. Within one process no send waits, so the schedule
+// runs.
 TEST_F(GPipeStep, RunsAScheduleThatNeedsBufferedSends) {
   GPipe two(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 3)),
             GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
@@ -289,7 +291,8 @@ TEST_F(GPipeStep, TheLossIsTheMeanOverTheSamplesOfAnUnevenMiniBatch) {
   inputs = {torch::rand({7, 4})};
   targets = {torch::rand({7, 3})};
   const double expected = mse({pipe->forward(inputs[0])}, targets).item<double>();
-  // The weighted mean of the micro-batches' means is rounded differently.
+  // The weighted mean of the micro-batches' means is rounded differently from the mean of the
+  // mini-batch.
   EXPECT_NEAR(pipe->step(inputs, targets, mse).loss, expected, 1e-6);
 }
 
@@ -298,11 +301,12 @@ TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
   pipe->step({leaf * 2}, targets, mse);
   const at::Tensor other = leaf.detach().requires_grad_();
   mse({pipe->forward(other * 2)}, targets).backward();
-  // One gradient is of the mini-batch's loss, the other of the micro-batches' weighted losses.
+  // One gradient is that of the mini-batch's loss, the other that of the micro-batches' weighted
+  // losses. They are rounded differently.
   EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), /*rtol=*/1e-5, /*atol=*/1e-7));
 }
 
-// Users count and collect data in their observer.
+// Users count and collect data in their observer, so step() must not call a copy of it.
 TEST_F(GPipeStep, TheObserverIsTheCallersOwnObject) {
   struct Counting {
     std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
@@ -321,7 +325,7 @@ TEST_F(GPipeStep, TheObserverIsTheCallersOwnObject) {
   EXPECT_EQ(counting->events, 2 * (3 * 4) * 2 * 2) << "steps, cells, F and B, begin and end";
 }
 
-// As with the outputs of forward(), a change of an output must not change anything else.
+// As for the outputs of forward(), a change of an output must not change anything else.
 TEST(StepOutputs, OfASingleMicroBatchShareNoMemoryWithInputsOrParameters) {
   struct ParameterImpl : nn::Module {
     at::Tensor weight = register_parameter("weight", torch::rand({8, 4}));

@@ -65,7 +65,7 @@ struct BodyImpl : nn::Module {
 };
 TORCH_MODULE(Body);
 
-// Stashes a function of what it returns.
+// A layer that passes its input on, and stashes a function of it.
 struct StashImpl : nn::Module, skip::Skippable {
   StashImpl(std::string name, std::function<Tensor(Tensor)> function)
       : Skippable({name}, {}), name(std::move(name)), function(std::move(function)) {}
@@ -132,7 +132,7 @@ const Models& models() {
       {"hook on a skip",
        [=] {
          const auto skip = [](Tensor x) { return tripled(x.view_as(x)); };
-         // Stage 1's product has the very gradient that the skip takes to stage 0.
+         // The gradient of stage 1's product is the very tensor that the skip takes to stage 0.
          const auto alone = [](Tensor x, Tensor w, Tensor) { return x.matmul(w); };
          return nn::Sequential(Body(product), Stash("s", skip), Body(alone), pop_layer({"s"}));
        }},
@@ -241,7 +241,8 @@ worker 1: F1.0 I1.0 F1.1 I1.1 W1.0 W1.1
   }
 }
 
-// The stages before have run their backward before the weights' gradients are computed.
+// When the weights' gradients are computed, the stages before have already run their backward,
+// which may have written into the gradients.
 TEST_P(WritingHooks, WhereTheWeightsWaitForTheStagesBefore) {
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
     for (const auto& balance : {std::vector<int64_t>{2, 1, 1}, {1, 2, 1}, {1, 1, 2}}) {
@@ -272,7 +273,8 @@ TEST_P(WritingHooks, UnderRandomTables) {
   }
 }
 
-// Rows of the output's gradient share memory, but those of other micro-batches must not change.
+// The rows of the output's gradient share memory, because a sum expands one row. A hook must not
+// change the gradient of another micro-batch.
 TEST(WritingHooksOfOneRow, ChangeTheGradientOfTheirMicroBatchAlone) {
   at::set_num_threads(1);
   auto gradient_of = [](bool in_place) {

@@ -23,7 +23,7 @@ NAMES = ["distilgpt2", "gpt-bigcode", "llama-3.1-70b", "llama-2-7b", "mistral, w
          "qwen3, windows, biases", "llama, dynamic", "llama, yarn, mscale", "phi-4", "olmo2, shared heads", "gemma-2b",
          "gemma-2-2b", "gemma3, linear", "neox, partial", "starcoder2", "stablelm, biases", "smollm3, windows",
          "neox, parallel", "mixtral, window", "qwen2 moe, windows", "qwen3 moe, dense"]
-# What changes nothing is tested elsewhere.
+# These fields change nothing, so they are left out here. Another test shows that.
 USELESS = ("_name_or_path", "architectures", "auto_map", "transformers_version", "use_cache", "task_specific_params",
            "bos_token_id", "eos_token_id", "initializer_range", "_num_labels", "id2label", "label2id", "_commit_hash")
 

@@ -38,7 +38,7 @@ def llama(**changes):
 
 
 CASES = {
-    # As initialized by transformers. Four kilobytes a file.
+    # The weights of "gpt2" are as transformers initializes them, in files of at most four kilobytes.
     "gpt2": (gpt2, {}, False, "4KB"),
     "gpt2_untied": (gpt2, {"tie_word_embeddings": False, "n_inner": 20, "layer_norm_epsilon": 1e-3}, True, "5GB"),
     "llama": (llama, {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gpipe import is_recomputing
+from gpipe.torchgpipe.checkpoint import is_recomputing
 
 __all__ = ["DeferredBatchNorm"]
 

@@ -28,6 +28,14 @@ a balance by profiling:
 """
 
 
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+
+
 class BalanceError(ValueError):
     """A balance that does not fit the model."""
 
@@ -134,18 +142,22 @@ class GPipe(Pipelined):
         self._make_again()
 
     def _named_layers(self) -> list[tuple[str, nn.Module]]:
-        # Read without nn.Module's attribute look-up, since every call does this.
+        # Every call runs this, so `partitions` is read without nn.Module's slow look-up of
+        # attributes.
         partitions = self._modules["partitions"]._modules.values()
         return [named for partition in partitions for named in partition._modules.items()]
 
-    def _current(self) -> Any:
-        for number, partition in enumerate(self._modules["partitions"]._modules.values()):
-            if partition._forward_hooks or partition._forward_pre_hooks or partition._backward_hooks:
-                raise ValueError(
-                    f"partition {number} has hooks, which a pipeline does not call, because it calls "
-                    f"the layers: register them on its first or last layer"
-                )
-        return super()._current()
+    def _units(self) -> tuple[list[tuple[str, nn.Module]], list[int]]:
+        # A partition with hooks runs as one layer, so that its hooks are called. It gets the name
+        # of its first layer, because no other layer has that name.
+        units, balance = [], []
+        for partition in self._modules["partitions"]._modules.values():
+            layers = list(partition._modules.items())
+            if any(getattr(partition, hooks) for hooks in _HOOKS):
+                layers = [(layers[0][0], partition)]
+            units += layers
+            balance.append(len(layers))
+        return units, balance
 
     @property
     def balance(self) -> list[int]:

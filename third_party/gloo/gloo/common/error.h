@@ -1,4 +1,4 @@
-// Included by c10d's headers, which use nothing of it.
+// An empty header: c10d's headers include it, but use nothing of it.
 #ifndef THIRD_PARTY_GLOO_GLOO_COMMON_ERROR_H_
 #define THIRD_PARTY_GLOO_GLOO_COMMON_ERROR_H_
 

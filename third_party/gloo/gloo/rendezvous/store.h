@@ -10,7 +10,8 @@ namespace gloo::rendezvous {
 
 class Store {
  public:
-  // It is defined nowhere in this repository, so that no table of virtual functions is emitted.
+  // The destructor is defined nowhere in this repository, so that no table of virtual functions is
+  // emitted.
   virtual ~Store();
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   virtual std::vector<char> get(const std::string& key) = 0;

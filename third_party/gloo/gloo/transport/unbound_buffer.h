@@ -6,7 +6,8 @@ namespace gloo::transport {
 
 class UnboundBuffer {
  public:
-  // It is defined nowhere in this repository, so that no table of virtual functions is emitted.
+  // The destructor is defined nowhere in this repository, so that no table of virtual functions is
+  // emitted.
   virtual ~UnboundBuffer();
 };
 

@@ -1,6 +1,6 @@
-#include "gpipe/internal/call/warning_log.h"
+#include "gpipe/runtime/warning_log.h"
 
-// LibTorch has macros of the same names, so none of its headers may be included here.
+// LibTorch has macros of the same names as glog, so none of its headers may be included here.
 #include <glog/logging.h>
 
 namespace gpipe::internal {

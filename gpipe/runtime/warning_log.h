@@ -1,6 +1,6 @@
 // WarningLog: warnings to the caller, through glog.
-#ifndef GPIPE_INTERNAL_CALL_WARNING_LOG_H_
-#define GPIPE_INTERNAL_CALL_WARNING_LOG_H_
+#ifndef GPIPE_RUNTIME_WARNING_LOG_H_
+#define GPIPE_RUNTIME_WARNING_LOG_H_
 
 #include <string>
 
@@ -11,4 +11,4 @@ void log_warning(const std::string& text);
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_CALL_WARNING_LOG_H_
+#endif  // GPIPE_RUNTIME_WARNING_LOG_H_

@@ -1,0 +1,192 @@
+#include "gpipe/distributed/launcher/meeting_rules.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpipe::distributed {
+namespace {
+
+// How much longer than the limit of silence the processes of a planned world may connect.
+constexpr std::chrono::seconds kConnecting{5};
+// The least time that the others wait for a process that has just been started.
+constexpr std::chrono::seconds kStarting{20};
+// After so many planned worlds in a row to which no process has connected, those that ask first
+// meet without the others.
+constexpr int kMostInVain = 3;
+
+}  // namespace
+
+bool MeetingRules::is_planned(int64_t number) const {
+  return planned_ && std::count(planned_->members.begin(), planned_->members.end(), number) != 0;
+}
+
+bool MeetingRules::is_survivor(int64_t number) const {
+  const auto found = asking_.find(number);
+  return found != asking_.end() && found->second.former != 0 && is_member(number);
+}
+
+void MeetingRules::started(int64_t number) { living_.insert(number); }
+
+void MeetingRules::ended(int64_t number) {
+  living_.erase(number);
+  not_waited_for_.erase(number);
+  members_left_.erase(number);
+  gave_up(number);
+}
+
+void MeetingRules::gave_up(int64_t number) {
+  asking_.erase(number);
+  if (is_planned(number)) give_up_plan();
+}
+
+void MeetingRules::does_not_come(int64_t number) {
+  if (agreed_ != 0 && asking_.count(number) == 0) not_waited_for_.insert(number);
+}
+
+void MeetingRules::ask(int64_t number, int64_t former, const Question& question, Time) {
+  if (former != 0 && former < agreed_) {
+    answers_.push_back({number,
+                        kOver,
+                        former,
+                        "the run goes on without this process: its world, generation " +
+                            std::to_string(former) + ", is over, and generation " +
+                            std::to_string(agreed_) +
+                            " exists. It did not come within silence_limit, as a process that was "
+                            "stopped or computes for too long",
+                        0,
+                        {}});
+    return;
+  }
+  if (is_planned(number)) give_up_plan();
+  not_waited_for_.erase(number);
+  asking_[number] = {former, question};
+}
+
+void MeetingRules::arrived(int64_t number, int64_t generation) {
+  if (!planned_ || planned_->generation != generation) return;
+  planned_->missing.erase(number);
+  if (!planned_->missing.empty()) return;
+  agreed_ = generation;
+  in_vain_ = 0;
+  members_ = planned_->members;
+  members_left_ = {members_.begin(), members_.end()};
+  planned_.reset();
+  for (const int64_t member : members_) answers_.push_back({member, kGo, generation, "", 0, {}});
+  // Processes that asked while the others connected came too late for this world. Their questions
+  // are taken anew, for the next one.
+  std::map<int64_t, Asking> late;
+  late.swap(asking_);
+  for (const auto& [other, asking] : late) ask(other, asking.former, asking.question, {});
+}
+
+// Tells all processes of the planned world that have not ended that this world does not come to
+// exist, so that they ask again.
+void MeetingRules::give_up_plan() {
+  for (const int64_t member : planned_->members) {
+    if (living_.count(member) != 0) {
+      answers_.push_back({member, kVoid, planned_->generation, "", 0, {}});
+    }
+  }
+  planned_.reset();
+}
+
+// Whether a meeting for the next world begins. As long as the existing world has living members,
+// one of them must ask: newcomers alone do not end that world.
+bool MeetingRules::begins() const {
+  if (asking_.empty()) return false;
+  if (members_left_.empty()) return true;
+  return std::any_of(asking_.begin(), asking_.end(),
+                     [&](const auto& each) { return is_survivor(each.first); });
+}
+
+std::chrono::milliseconds MeetingRules::patience_with(int64_t number,
+                                                      const Question& question) const {
+  if (agreed_ == 0) return question.first_limit;
+  if (is_member(number)) return question.limit;
+  return std::max<std::chrono::milliseconds>(question.limit, kStarting);
+}
+
+std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
+  if (planned_ && now >= planned_->end) {
+    // If nobody has arrived, the network may be slow, so all are waited for again, a few times. The
+    // first world is for all that live in any case.
+    const bool is_known_who_hangs =
+        planned_->missing.size() < planned_->members.size() || ++in_vain_ >= kMostInVain;
+    if (agreed_ != 0 && is_known_who_hangs) {
+      not_waited_for_.insert(planned_->missing.begin(), planned_->missing.end());
+    }
+    give_up_plan();
+  }
+  if (!planned_ && begins()) {
+    const Question& first = asking_.begin()->second.question;
+    if (!meeting_began_) meeting_began_ = now;
+    Time next = Time::max();
+    std::vector<int64_t> late;
+    std::vector<int64_t> too_late;
+    for (const int64_t number : living_) {
+      if (asking_.count(number) != 0 || not_waited_for_.count(number) != 0) continue;
+      const bool is_needed = static_cast<int64_t>(asking_.size()) < most_;
+      if (!is_needed && !is_member(number) && agreed_ != 0) continue;
+      late.push_back(number);
+      const Time end = *meeting_began_ + patience_with(number, first);
+      if (now >= end) {
+        too_late.push_back(number);
+      } else {
+        next = std::min(next, end);
+      }
+    }
+    meeting_ends_ = next;
+    if (agreed_ == 0 && !too_late.empty()) {
+      std::string text = "not all processes came within WorldOptions::rendezvous_limit: missing ";
+      for (const int64_t number : too_late) {
+        text += (number == too_late.front() ? "rank " : ", ") + std::to_string(number);
+      }
+      for (const auto& [number, asking] : asking_) {
+        answers_.push_back({number, kRefused, 0, text, 0, {}});
+      }
+      asking_.clear();
+    } else {
+      not_waited_for_.insert(too_late.begin(), too_late.end());
+      if (late.size() == too_late.size()) plan(now);
+    }
+  }
+  if (planned_ || !begins()) {
+    meeting_began_.reset();
+    meeting_ends_.reset();
+  }
+  return std::exchange(answers_, {});
+}
+
+void MeetingRules::plan(Time now) {
+  Planned next;
+  std::vector<int64_t> came_from;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!is_survivor(members_[rank])) continue;
+    next.members.push_back(members_[rank]);
+    came_from.push_back(static_cast<int64_t>(rank));
+  }
+  std::chrono::milliseconds limit{0};
+  for (const auto& [number, asking] : asking_) {
+    limit = std::max(limit, agreed_ == 0 ? asking.question.first_limit : asking.question.limit);
+    if (is_survivor(number) || static_cast<int64_t>(next.members.size()) >= most_) continue;
+    next.members.push_back(number);
+    came_from.push_back(-1);
+  }
+  next.generation = ++last_generation_;
+  next.missing = {next.members.begin(), next.members.end()};
+  next.end = now + limit + kConnecting;
+  for (std::size_t rank = 0; rank < next.members.size(); ++rank) {
+    const int64_t number = next.members[rank];
+    asking_.erase(number);
+    answers_.push_back(
+        {number, kWorld, next.generation, "", static_cast<int64_t>(rank), came_from});
+  }
+  planned_ = std::move(next);
+}
+
+std::optional<MeetingRules::Time> MeetingRules::next_time() const {
+  if (planned_) return planned_->end;
+  return meeting_ends_;
+}
+
+}  // namespace gpipe::distributed

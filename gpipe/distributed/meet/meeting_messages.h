@@ -1,0 +1,55 @@
+// MeetingMessage: what a process and the launcher's meeting place tell each other.
+//
+// A process asks for the next world of its run (kAsk). All that are to be in it get a kWorld at the
+// same time, connect, and say so (kArrived). When all have, the meeting place decides that this
+// world exists (kGo). If one of them dies before, it does not come to exist (kVoid), and they ask
+// again.
+#ifndef GPIPE_DISTRIBUTED_MEET_MEETING_MESSAGES_H_
+#define GPIPE_DISTRIBUTED_MEET_MEETING_MESSAGES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe::distributed {
+
+// The environment variable with the meeting place: "127.0.0.1:4711/SECRET".
+inline constexpr char kMeetingPlaceVariable[] = "GPIPE_MEETING_PLACE";
+
+// The type of a frame. A frame's epoch is the generation that it is about.
+enum MeetingMessage : uint8_t {
+  kAsk = 1,  // Question
+  kWorld,    // PlannedWorld
+  kArrived,  // empty
+  kGo,       // empty
+  kVoid,     // empty
+  kOver,     // a text: the process has no part in this run any more
+  kRefused,  // a text: no world comes to exist
+};
+
+// The frame's epoch is the generation of the last world that the process was in; 0: of none.
+struct Question {
+  std::string secret;
+  int64_t number = 0;  // as the launcher has started it
+  // How long those that ask wait for the others, in the first world and in later ones.
+  std::chrono::milliseconds first_limit{0};
+  std::chrono::milliseconds limit{0};
+};
+
+struct PlannedWorld {
+  int64_t rank = 0;
+  int64_t size = 0;
+  int64_t port = 0;                // for rank 0 to listen on
+  std::vector<int64_t> came_from;  // for each rank, its rank in the world before; -1: a newcomer
+};
+
+std::string to_bytes(const Question& question);
+std::string to_bytes(const PlannedWorld& world);
+// Both throw DamagedMessage.
+Question to_question(const std::string& bytes);
+PlannedWorld to_planned_world(const std::string& bytes);
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_MEET_MEETING_MESSAGES_H_

@@ -1,0 +1,150 @@
+#include "gpipe/resilient/meet_again.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gpipe/distributed/connect_world.h"
+#include "gpipe/distributed/control/agreement.h"
+#include "gpipe/distributed/control/failure.h"
+#include "gpipe/distributed/meet/environment.h"
+#include "gpipe/distributed/meet/meeting_client.h"
+#include "gpipe/distributed/meet/meeting_messages.h"
+#include "text/counted.h"
+
+namespace gpipe {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What this process knows of its worlds.
+struct Former {
+  int64_t generation = 0;  // 0: no world yet
+  std::weak_ptr<internal::Processes> processes;
+};
+
+Former& former() {
+  static Former instance;
+  return instance;
+}
+
+Meeting keep(Meeting meeting) {
+  former() = {meeting.generation, meeting.world.processes()};
+  return meeting;
+}
+
+// The meeting of a process without a meeting place: the first world is the only one.
+Meeting meet_once(const WorldOptions& options) {
+  if (former().generation != 0) {
+    throw std::logic_error(
+        "gpipe::meet() was called again, and no launcher keeps a meeting place "
+        "(GPIPE_MEETING_PLACE is not set): start the processes with //gpipe/distributed:launch, or "
+        "end after a failure and start them all again");
+  }
+  Meeting meeting;
+  meeting.world = World::from_environment(options);
+  meeting.generation = 1;
+  meeting.came_from.assign(static_cast<std::size_t>(meeting.world.size()), -1);
+  return keep(std::move(meeting));
+}
+
+void announce(const Meeting& meeting) {
+  const std::string newcomers =
+      meeting.newcomers() == 0
+          ? ""
+          : ", " + text::counted(meeting.newcomers(), "newcomer") + " among them";
+  std::clog << "gpipe: generation " + std::to_string(meeting.generation) + ": " +
+                   text::counted(meeting.world.size(), "process", "processes") + newcomers + "\n"
+            << std::flush;
+}
+
+milliseconds bounded(milliseconds limit) {
+  return std::clamp<milliseconds>(limit, milliseconds(0), std::chrono::hours(24 * 365));
+}
+
+// Connects the processes of a planned world. Throws MeetingIsVoid if that world does not come to
+// exist.
+World connect(const distributed::MeetingClient::World& planned, const WorldOptions& options,
+              distributed::MeetingClient& client) {
+  distributed::Environment environment = distributed::environment_of_this_process();
+  environment.rank = planned.plan.rank;
+  environment.size = planned.plan.size;
+  environment.local_size = std::min(environment.local_size, planned.plan.size);
+  environment.master_port = planned.plan.port;
+  WorldOptions world_options = options;
+  world_options.announce = options.announce && planned.generation == 1;
+  try {
+    World world = distributed::connect_world(environment, world_options,
+                                             "generation " + std::to_string(planned.generation),
+                                             [&client] { client.check(); });
+    client.arrive();
+    return world;
+  } catch (const distributed::MeetingIsVoid&) {
+    throw;
+  } catch (const distributed::DistributedFailure& failure) {
+    // Another rank has failed while the processes connected. If that did not end the run, all
+    // processes meet again.
+    throw distributed::MeetingIsVoid(failure.what());
+  } catch (const distributed::Disagreement&) {
+    throw;  // all other processes throw it, too
+  } catch (const std::exception&) {
+    // The error may follow from the end of another process, e.g. a lost store, of which the
+    // launcher has not told yet. So wait a moment for that message.
+    client.wait_for_void(milliseconds(500));
+    throw;
+  }
+}
+
+}  // namespace
+
+// The variable alone is not enough. If //gpipe/distributed:launch has started another launcher,
+// that launcher's processes have the variable, too, but the meeting place is not for them.
+bool can_meet_again() {
+  return std::getenv(distributed::kMeetingPlaceVariable) != nullptr &&
+         distributed::environment_of_this_process().launcher == distributed::Launcher::kGPipe;
+}
+
+Meeting meet(const WorldOptions& options) {
+  if (!former().processes.expired()) {
+    throw std::logic_error(
+        "gpipe::meet() was called while the World of generation " +
+        std::to_string(former().generation) +
+        " is still used: destroy it first, with the pipelines, optimizers and copies that keep it");
+  }
+  if (!can_meet_again()) return meet_once(options);
+  distributed::Question question;
+  question.number = distributed::environment_of_this_process().rank;
+  question.first_limit = bounded(options.rendezvous_limit);
+  question.limit = bounded(options.silence_limit);
+  // A process that ends before the others have gone on without it would end the run. They take up
+  // to `limit` to notice that it is gone and as long to meet, or kStarting if another one starts.
+  constexpr milliseconds kStarting = std::chrono::seconds(20),
+                         kConnecting = std::chrono::seconds(10);
+  const milliseconds patience = 2 * question.limit + kStarting + kConnecting;
+  std::optional<distributed::MeetingClient> client;
+  while (true) {
+    try {
+      if (!client) client.emplace(std::getenv(distributed::kMeetingPlaceVariable), patience);
+      const auto planned = client->ask(question, former().generation);
+      Meeting meeting;
+      meeting.world = connect(planned, options, *client);
+      meeting.generation = planned.generation;
+      meeting.came_from = planned.plan.came_from;
+      if (meeting.world.rank() == 0 && options.announce && meeting.generation > 1) {
+        announce(meeting);
+      }
+      return keep(std::move(meeting));
+    } catch (const distributed::MeetingIsVoid&) {  // ask again
+    } catch (const distributed::MeetingIsOver& over) {
+      throw WorldIsOver(over.what());
+    }
+  }
+}
+
+}  // namespace gpipe

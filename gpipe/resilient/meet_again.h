@@ -1,0 +1,67 @@
+// meet(): the processes of a run meet, at its start and again each time that some of them have
+// died.
+//
+// World::from_environment() is for a run that ends when one of its processes does. A program that
+// calls meet() instead can go on: each call gives a new World, of the processes that are left and
+// of those that the launcher has started again (//gpipe/distributed:launch, --restarts).
+#ifndef GPIPE_RESILIENT_MEET_AGAIN_H_
+#define GPIPE_RESILIENT_MEET_AGAIN_H_
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "gpipe/world.h"
+
+namespace gpipe {
+
+// One world of a run. A value.
+struct Meeting {
+  World world;
+  // Rises with each world of the run, from 1; numbers may be left out. All ranks have the same.
+  int64_t generation = 0;
+  // For each rank of `world`, its rank in the world of the run before this one; -1: a newcomer,
+  // which has nothing of that world. Survivors come first, in their former order. The same on all
+  // ranks. In the first world, and if all processes of the former one have died, all are newcomers.
+  std::vector<int64_t> came_from;
+
+  int64_t newcomers() const {
+    int64_t count = 0;
+    for (const int64_t rank : came_from) count += rank < 0 ? 1 : 0;
+    return count;
+  }
+};
+
+// Thrown by meet() in a process that the others have gone on without, as one that was stopped for
+// longer than silence_limit. The process must end; the launcher may start it again as a newcomer.
+class WorldIsOver : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Waits for the other processes, and connects them. Called first instead of
+// World::from_environment(), and again after a DistributedFailure, or whenever all processes agree
+// to. If a process dies while they meet, the others meet again, within the call.
+//
+// Those that have asked wait for all processes that live: for rendezvous_limit in the first world,
+// which needs them all. In later ones they wait for silence_limit, and for a process that was just
+// started 20 s at least; a process that does not come in time is left out. A newcomer that comes
+// when a world exists waits for the next one.
+//
+// The processes need the launcher //gpipe/distributed:launch to meet again. Started by another one,
+// the first call is World::from_environment(), and the second one throws.
+//
+// Requirements: the World of the call before is destroyed, with the pipelines, optimizers and
+// copies that use that World. One thread at a time.
+//
+// Throws WorldIsOver; std::logic_error if the former World still lives, or if nobody keeps a
+// meeting place; otherwise what World::from_environment() throws, except for the death of a
+// process.
+Meeting meet(const WorldOptions& options = {});
+
+// Whether meet() can be called again after a death: the launcher keeps a meeting place.
+bool can_meet_again();
+
+}  // namespace gpipe
+
+#endif  // GPIPE_RESILIENT_MEET_AGAIN_H_

@@ -1,0 +1,384 @@
+#include "gpipe/resilient/resilient_run.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "gpipe/distributed/control/failure.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/resilient/meet_again.h"
+#include "gpipe/saving/saving.h"
+#include "machine/memory.h"
+#include "text/shown.h"
+
+namespace gpipe {
+namespace {
+
+using distributed::DistributedFailure;
+using distributed::FaultKind;
+using nlohmann::json;
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Whether a failure names only lost processes and no exception. After such a failure the remaining
+// processes can go on.
+bool is_loss(const DistributedFailure& failure) {
+  bool has_lost = false;
+  for (const distributed::Fault& fault : failure.faults()) {
+    if (fault.kind == FaultKind::kException) return false;
+    has_lost = has_lost || fault.kind == FaultKind::kDeath || fault.kind == FaultKind::kSilence;
+  }
+  return has_lost;
+}
+
+// A snapshot of which processes hold files: its step, and the files that no process holds.
+struct Holding {
+  int64_t step = 0;
+  std::set<std::string> missing;
+};
+
+// The snapshots that the processes hold together, by their fingerprints.
+std::map<std::string, Holding> holdings(const std::vector<json>& ranks) {
+  std::map<std::string, Holding> found;
+  std::map<std::string, std::set<std::string>> files;
+  for (const json& rank : ranks) {
+    for (const json& snapshot : rank.at("held")) {
+      const std::string fingerprint = snapshot.at("of");
+      Holding& holding = found[fingerprint];
+      holding.step = snapshot.at("step");
+      holding.missing = snapshot.at("all_files").get<std::set<std::string>>();
+      for (const std::string name : snapshot.at("files")) files[fingerprint].insert(name);
+    }
+  }
+  for (auto& [fingerprint, holding] : found) {
+    for (const std::string& name : files[fingerprint]) holding.missing.erase(name);
+  }
+  return found;
+}
+
+std::string megabytes(int64_t bytes) {
+  return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
+}
+
+ResilientOptions checked(ResilientOptions options) {
+  TORCH_CHECK_VALUE(options.steps >= 0, "ResilientOptions::steps is ", options.steps,
+                    ": give 0 or more");
+  TORCH_CHECK_VALUE(options.snapshot_every >= 1, "ResilientOptions::snapshot_every is ",
+                    options.snapshot_every, ": give 1 or more");
+  TORCH_CHECK_VALUE(options.save_every >= 1, "ResilientOptions::save_every is ", options.save_every,
+                    ": give 1 or more");
+  TORCH_CHECK_VALUE(options.max_recoveries >= 0, "ResilientOptions::max_recoveries is ",
+                    options.max_recoveries, ": give 0 or more");
+  if (!options.path.empty()) (void)check_checkpoint_path(options.path);
+  return options;
+}
+
+}  // namespace
+
+namespace internal {
+
+std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks) {
+  struct Machine {
+    int64_t processes = 0, to_come = 0, available = 0;
+  };
+  std::map<std::string, Machine> machines;  // by the name of the host
+  for (const MemoryOfRank& rank : ranks) {
+    Machine& machine = machines[rank.host];
+    ++machine.processes;
+    machine.to_come += rank.to_come;
+    machine.available = rank.available;
+  }
+  for (const auto& [host, machine] : machines) {
+    if (machine.available == 0 || machine.to_come <= machine.available) continue;
+    return absl::StrCat("the snapshots of the ", machine.processes, " processes on ", host,
+                        " take ", megabytes(machine.to_come), " more of its memory, and ",
+                        megabytes(machine.available),
+                        " are available: start fewer processes on it, or take more machines");
+  }
+  return "";
+}
+
+}  // namespace internal
+
+ResilientRun::ResilientRun(ResilientOptions options)
+    : ResilientRun(
+          std::move(options), [](const WorldOptions& world) { return meet(world).world; },
+          can_meet_again()) {}
+
+ResilientRun::ResilientRun(ResilientOptions options, Meet meet, bool is_resilient)
+    : options_(checked(std::move(options))), meet_(std::move(meet)), is_resilient_(is_resilient) {}
+
+bool ResilientRun::takes_snapshots() const {
+  return is_resilient_ && world_.processes() != nullptr;
+}
+
+void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
+  TORCH_CHECK_VALUE(make != nullptr && body != nullptr,
+                    "ResilientRun::run was given an empty function");
+  std::optional<Clock::time_point> failed;
+  const auto recovered = [&] {
+    if (failed) counts_.recovery_seconds += seconds_since(*failed);
+    failed.reset();
+  };
+  while (true) {
+    try {
+      enter("meet");
+      world_ = meet_(options_.world);
+      run_in_world(
+          make,
+          [&](ResilientParts& parts, int64_t step) {
+            recovered();
+            body(parts, step);
+          },
+          end);
+      parts_ = {};
+      return;
+    } catch (const DistributedFailure& failure) {
+      if (!is_resilient_ || !is_loss(failure)) throw;
+      if (++recoveries_in_a_row_ > options_.max_recoveries) {
+        say(absl::StrCat("the run ends: ", recoveries_in_a_row_,
+                         " losses in a row without a finished step between them"));
+        throw;
+      }
+      lost_ = failure.what();
+      ++counts_.recoveries;
+      if (!failed) failed = Clock::now();
+    } catch (...) {
+      parts_ = {};
+      throw;
+    }
+    was_rank_0_ = world_.rank() == 0;
+    parts_ = {};
+    world_ = World();
+  }
+}
+
+void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& end) {
+  enter("make");
+  parts_ = make(world_);
+  TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
+                    parts_.pipe ? "optimizer" : "pipeline",
+                    "; fill in ResilientParts::pipe and optimizer");
+  TORCH_CHECK_VALUE((parts_.keep == nullptr) == (parts_.put_back == nullptr),
+                    "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
+                    "give both, or none");
+  enter("restore");
+  const int64_t first = restore();
+  counts_.repeated_steps += std::max<int64_t>(furthest_ - first, 0);
+  // A snapshot is taken after a recovery, too, because new processes hold nothing yet.
+  if (takes_snapshots()) snapshot(first);
+  if (takes_snapshots()) check_memory();
+  // The first checkpoint is written now, because memory may lose the state at any time.
+  if (!options_.path.empty() && !is_saved_) save(first);
+  for (step_ = first; step_ < options_.steps; ++step_) {
+    if (step_ != first && takes_snapshots() && step_ % options_.snapshot_every == 0) {
+      snapshot(step_);
+    }
+    if (step_ != first && !options_.path.empty() && step_ % options_.save_every == 0) save(step_);
+    line_ = 0;
+    enter("step");
+    body(parts_, step_);
+    recoveries_in_a_row_ = 0;
+    furthest_ = std::max(furthest_, step_ + 1);
+  }
+  if (!options_.path.empty() && first < options_.steps) save(options_.steps);
+  line_ = 0;
+  enter("end");
+  if (end != nullptr) end(parts_, options_.steps);
+  internal::Processes* const processes = world_.processes().get();
+  if (processes == nullptr) return;
+  // This exchange ends when all ranks have come to it, so no process leaves while another one may
+  // still need it.
+  internal::in_call(processes, [&] {
+    (void)processes->exchange("ResilientRun: the end", "", /*is_patient=*/true);
+    return true;
+  });
+}
+
+int64_t ResilientRun::restore() {
+  json own = {{"held", json::array()},
+              {"was_rank_0", was_rank_0_},
+              {"printed", {printed_.step, printed_.line}},
+              {"has_printed", printed_.step >= 0},
+              {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}};
+  for (const Snapshot& snapshot : held_) {
+    own["held"].push_back({{"of", snapshot.fingerprint()},
+                           {"step", snapshot.progress().step},
+                           {"files", snapshot.files()},
+                           {"all_files", snapshot.all_files()}});
+  }
+  std::vector<json> ranks = {own};
+  internal::Processes* const processes = world_.processes().get();
+  if (processes != nullptr) {
+    ranks.clear();
+    internal::in_call(processes, [&] {
+      for (const std::string& text : internal::exchange_long(
+               *processes, "ResilientRun: what each holds", own.dump(), /*is_patient=*/true)) {
+        ranks.push_back(json::parse(text));
+      }
+      return true;
+    });
+  }
+  is_saved_ = ranks.front().at("has_checkpoint");
+  // The last line that the former rank 0 has printed for sure.
+  Place sure = {options_.steps + 1, 0};
+  for (const json& rank : ranks) {
+    if (!rank.at("has_printed")) continue;
+    const Place place = {rank.at("printed").at(0), rank.at("printed").at(1)};
+    if (rank.at("was_rank_0")) {
+      sure = place;
+      break;
+    }
+    // The former rank 0 is gone. It may have died between two lines of this step, so the lines of
+    // the step are printed again.
+    if (place.step <= sure.step) sure = {place.step, 0};
+  }
+  printed_ = sure.step > options_.steps ? Place() : sure;
+
+  const std::map<std::string, Holding> found = holdings(ranks);
+  std::string best;
+  std::set<std::string> missing;
+  for (const auto& [fingerprint, holding] : found) {
+    if (!holding.missing.empty()) {
+      missing.insert(holding.missing.begin(), holding.missing.end());
+    } else if (best.empty() || holding.step > found.at(best).step) {
+      best = fingerprint;
+    }
+  }
+  if (!best.empty()) {
+    const auto held = std::find_if(held_.begin(), held_.end(), [&](const Snapshot& snapshot) {
+      return snapshot.fingerprint() == best;
+    });
+    const Progress progress =
+        load_snapshot(parts_.pipe, *parts_.optimizer, held == held_.end() ? Snapshot() : *held);
+    take(progress);
+    say(absl::StrCat("goes on with ", world_.size(), " processes from step ", progress.step,
+                     lost_.empty() ? "" : ": ", lost_));
+    return progress.step;
+  }
+  held_.clear();
+  const std::string lost =
+      absl::StrCat("no process holds ", absl::StrJoin(missing, ", "), " of the last snapshot");
+  if (is_saved_) {
+    const Progress progress = load_checkpoint(parts_.pipe, *parts_.optimizer, options_.path);
+    take(progress);
+    say(absl::StrCat(found.empty() ? "" : lost + ": ", "goes on from step ", progress.step, " of ",
+                     text::in_quotes(options_.path)));
+    return progress.step;
+  }
+  if (!found.empty()) {
+    throw std::runtime_error(absl::StrCat(
+        "ResilientRun: ", lost, ": all processes that held it are lost, and there is no checkpoint",
+        options_.path.empty() ? "; give ResilientOptions::path to have one"
+                              : " yet in " + text::in_quotes(options_.path)));
+  }
+  if (!lost_.empty()) say(absl::StrCat("begins anew: ", lost_));
+  return 0;
+}
+
+void ResilientRun::snapshot(int64_t step) {
+  enter("snapshot");
+  const auto begin = Clock::now();
+  internal::take_snapshot(parts_.pipe, *parts_.optimizer, progress(step),
+                          [&](Snapshot taken, int64_t planned) {
+                            counts_.snapshot_bytes = taken.bytes();
+                            counts_.planned_bytes = 2 * planned;
+                            held_.push_back(std::move(taken));
+                          });
+  // All processes have their part of the new snapshot, so the snapshots before it are not needed
+  // any more.
+  held_.erase(held_.begin(), held_.end() - 1);
+  ++counts_.snapshots;
+  counts_.snapshot_seconds += seconds_since(begin);
+}
+
+void ResilientRun::check_memory() {
+  const json own = {internal::host_name(), counts_.planned_bytes - counts_.snapshot_bytes,
+                    machine::available_memory(), counts_.recoveries};
+  int64_t recoveries = 0;  // of the run: a process that was started again has fewer
+  std::vector<internal::MemoryOfRank> ranks;
+  internal::Processes& processes = *world_.processes();
+  internal::in_call(&processes, [&] {
+    for (const std::string& text :
+         processes.exchange("ResilientRun: the memory", own.dump(), /*is_patient=*/true)) {
+      const json rank = json::parse(text);
+      ranks.push_back({rank.at(0), rank.at(1), rank.at(2)});
+      recoveries = std::max(recoveries, rank.at(3).get<int64_t>());
+    }
+    return true;
+  });
+  if (options_.world.announce) {
+    say(absl::StrCat("snapshots every ", options_.snapshot_every, " steps: at most ",
+                     megabytes(counts_.planned_bytes), " of host memory in this process"));
+  }
+  const std::string lack = internal::lack_of_memory(ranks);
+  if (lack.empty()) return;
+  // A run that goes on after a death may do so in time, so it is not ended for that.
+  if (recoveries == 0) throw std::runtime_error("ResilientRun: " + lack);
+  say(lack);
+}
+
+void ResilientRun::save(int64_t step) {
+  enter("save");
+  save_checkpoint(parts_.pipe, *parts_.optimizer, progress(step), options_.path);
+  is_saved_ = true;
+}
+
+Progress ResilientRun::progress(int64_t step) const {
+  Progress progress;
+  progress.step = step;
+  progress.settings = json{{"form", form()}, {"kept", parts_.keep ? parts_.keep() : ""}}.dump();
+  return progress;
+}
+
+void ResilientRun::take(const Progress& progress) {
+  const json settings = json::parse(progress.settings, nullptr, /*allow_exceptions=*/false);
+  if (!settings.is_object() || !settings.contains("form") || !settings.contains("kept")) {
+    throw std::runtime_error(
+        text::in_quotes(options_.path) +
+        " was not written by a ResilientRun; load it in make(), and give another path here");
+  }
+  const std::string then = settings.at("form");
+  if (then != form()) {
+    throw std::runtime_error(
+        "ResilientRun: the run had " + then + ", and make() gave " + form() +
+        ": the bits would be others. Give GPipeOptions the same in each world");
+  }
+  if (parts_.put_back) parts_.put_back(settings.at("kept"));
+}
+
+std::string ResilientRun::form() const {
+  return absl::StrCat(parts_.pipe->chunks(), " chunks, ", parts_.pipe->groups(), " groups, ",
+                      parts_.pipe->cpu_threads_per_stage(), " threads per stage");
+}
+
+void ResilientRun::log(const std::string& text) {
+  ++line_;
+  const bool is_new = step_ > printed_.step || (step_ == printed_.step && line_ > printed_.line);
+  if (!is_new) return;
+  printed_ = {step_, line_};
+  if (world_.rank() == 0) std::cout << text << std::endl;
+}
+
+void ResilientRun::enter(const char* phase) const {
+  if (options_.on_phase != nullptr) options_.on_phase(phase);
+}
+
+void ResilientRun::say(const std::string& text) const {
+  if (world_.rank() == 0) std::cerr << "ResilientRun: " << text << std::endl;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,177 @@
+// ResilientRun: a training loop over processes that goes on when some of them die.
+#ifndef GPIPE_RESILIENT_RESILIENT_RUN_H_
+#define GPIPE_RESILIENT_RESILIENT_RUN_H_
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/saving/snapshot.h"
+#include "gpipe/world.h"
+
+namespace gpipe {
+
+struct ResilientOptions {
+  // The steps of the run: 0, 1, ... steps - 1.
+  int64_t steps = 0;
+  // The state is copied to the memory of two processes before the first step, and before each step
+  // whose number is a multiple of this one.
+  int64_t snapshot_every = 10;
+  // The folder of a checkpoint (gpipe/saving/saving.h), written before the first step,
+  // before each step whose number is a multiple of `save_every`, and at the end. A run that begins
+  // goes on from a checkpoint that is there, as does a run whose state in memory is lost. Empty: no
+  // checkpoint.
+  std::string path;
+  int64_t save_every = 100;
+  // How often a run goes on after deaths without a finished step between them.
+  int64_t max_recoveries = 3;
+  // For a monitor: called in each process with what it does next: "meet", "make", "restore",
+  // "snapshot", "save", "step" or "end".
+  std::function<void(const char* phase)> on_phase = nullptr;
+  WorldOptions world;
+};
+
+// What the user's function makes for each world. The closures may keep the other members.
+struct ResilientParts {
+  GPipe pipe{nullptr};
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  // If steps change more than the pipeline and the optimizer, e.g. a scheduler, or a position in
+  // the data that does not follow from the step: `keep` returns its state as UTF-8 text, the same
+  // on all ranks, and `put_back` restores it from such a text.
+  std::function<std::string()> keep = nullptr;
+  std::function<void(const std::string& kept)> put_back = nullptr;
+};
+
+// What a run has been through, in this process.
+struct ResilientCounts {
+  int64_t recoveries = 0;
+  int64_t repeated_steps = 0;
+  double recovery_seconds = 0;  // from the exception to the restored state, of all recoveries
+  int64_t snapshots = 0;
+  double snapshot_seconds = 0;  // of all snapshots
+  int64_t snapshot_bytes = 0;   // host memory of the last snapshot
+  // The host memory of this process for snapshots, as planned at the beginning of its last world:
+  // for one, and the next while that is taken.
+  int64_t planned_bytes = 0;
+};
+
+// Trains step by step. If processes die, the others meet again, with those that the launcher starts
+// instead (//gpipe/distributed:launch, --restarts), make everything anew, get the state from the
+// memory of those that hold it, and repeat the steps since the last snapshot. The bits of the run
+// are then those of a run that nothing has disturbed, also in another cut or over fewer processes,
+// as far as docs/guide/17a-exceptions.md lets another cut have the same bits.
+//
+// Without deaths it is a loop, plus the snapshots, in host memory that is planned before the first
+// step. Without a launcher that starts processes again,
+// and in a process that is alone, it takes no snapshots.
+//
+// Requirements: all processes make the same calls. Chunks, groups and cpu_threads_per_stage are
+// given to GPipeOptions, the same for each world; a world that differs in them is refused. A step's
+// data follow from its number or from ResilientParts::keep. No copy of a world, a pipeline or an
+// optimizer is kept outside of ResilientParts.
+//
+// An exception of the user's ends the run on all ranks, as without this class: only what dies, or
+// is silent for longer than WorldOptions::silence_limit, is recovered from.
+//
+// Example:
+//   gpipe::ResilientOptions options;
+//   options.steps = 200;
+//   gpipe::ResilientRun run(options);
+//   run.run([](const gpipe::World& world) { return make(world); },
+//           [&](gpipe::ResilientParts& parts, int64_t step) {
+//             const double loss = train(parts.pipe, *parts.optimizer, step);
+//             run.log("step " + std::to_string(step) + " loss " + std::to_string(loss));
+//           });
+class ResilientRun {
+ public:
+  using Make = std::function<ResilientParts(const World& world)>;
+  using Body = std::function<void(ResilientParts& parts, int64_t step)>;
+  using Meet = std::function<World(const WorldOptions& options)>;
+
+  // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1.
+  explicit ResilientRun(ResilientOptions options);
+  // For tests: with another way to meet; `is_resilient`: whether that can be done again.
+  ResilientRun(ResilientOptions options, Meet meet, bool is_resilient);
+
+  // Returns when all ranks have made all steps. `make` is called once for each world, `body` for
+  // each step: again for a step that is repeated, and then its last call counts. `end`: called
+  // after the last step, with the number of steps, and again after a death in it; for what needs
+  // the trained model, as its parameter_hash().
+  //
+  // Throws what a user's function throws; DistributedFailure if a rank threw, or after more than
+  // `max_recoveries` deaths in a row; std::runtime_error if a state is lost, and no checkpoint is
+  // there, or if a machine lacks the memory for snapshots; c10::NotImplementedError, before the
+  // first step, for an optimizer that cannot be saved, such as LBFGS.
+  void run(const Make& make, const Body& body, const Body& end = nullptr);
+
+  // Prints a line on rank 0, once for each step however often the step is repeated. Call it on all
+  // ranks alike, in `body` or `end`. If rank 0 dies, the lines of one step may come twice.
+  void log(const std::string& text);
+
+  const ResilientCounts& counts() const { return counts_; }
+
+ private:
+  struct Place {  // the lines that were printed
+    int64_t step = -1;
+    int64_t line = 0;
+  };
+
+  bool takes_snapshots() const;
+  // Runs in one world, until the run ends or a failure is thrown.
+  void run_in_world(const Make& make, const Body& body, const Body& end);
+  // Restores what the processes hold together. Returns the step to begin with.
+  int64_t restore();
+  void snapshot(int64_t step);
+  // Prints the planned memory. Throws on all ranks, in the first world, if a machine lacks it.
+  void check_memory();
+  void save(int64_t step);
+  Progress progress(int64_t step) const;
+  // Restores what a snapshot or checkpoint has beside the states of model and optimizer.
+  void take(const Progress& progress);
+  // A text of the settings on which the bits depend beside the layout.
+  std::string form() const;
+  void say(const std::string& text) const;
+  void enter(const char* phase) const;
+
+  const ResilientOptions options_;
+  const Meet meet_;
+  const bool is_resilient_;
+  World world_;
+  ResilientParts parts_;
+  // The last snapshot that is complete on all processes, and perhaps a newer one that may be
+  // complete on some only.
+  std::vector<Snapshot> held_;
+  Place printed_;
+  int64_t step_ = 0;  // the number of the step that is being made
+  int64_t line_ = 0;  // how many lines were logged in that step
+  int64_t furthest_ = 0;
+  int64_t recoveries_in_a_row_ = 0;
+  bool was_rank_0_ = false;
+  bool is_saved_ = false;  // whether there is a checkpoint at `path`
+  std::string lost_;       // why the former world ended, for a line
+  ResilientCounts counts_;
+};
+
+namespace internal {
+
+// The memory for snapshots that a rank will take beside what it has taken, and what its machine has
+// left (0: not known), in bytes.
+struct MemoryOfRank {
+  std::string host;
+  int64_t to_come = 0;
+  int64_t available = 0;
+};
+
+// A sentence about a machine that lacks memory; empty if there is none. `ranks`: of all ranks.
+std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks);
+
+}  // namespace internal
+}  // namespace gpipe
+
+#endif  // GPIPE_RESILIENT_RESILIENT_RUN_H_

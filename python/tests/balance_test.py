@@ -1,0 +1,173 @@
+"""gpipe.balance: profiles, balances and plans of Python's modules."""
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from gpipe import GPipe, balance
+
+
+class Sleeps(nn.Module):
+    """Takes this long forward; its backward takes no time."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, input):
+        time.sleep(self.seconds)
+        return input * self.weight
+
+
+def model_of(hidden=64):
+    return nn.Sequential(
+        nn.Linear(8, hidden), nn.ReLU(), nn.BatchNorm1d(hidden), nn.Linear(hidden, hidden),
+        nn.Dropout(), nn.Linear(hidden, 4),
+    )
+
+
+def test_profile(tmp_path):
+    model = model_of().eval()
+    before = copy.deepcopy(model.state_dict())
+    profile = balance.profile(model, torch.rand(16, 8), timeout=0.1, name="mine")
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert not any(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+    first, *_, last = profile.layers
+    assert len(profile.layers) == 6 and profile.rows == 16 and "6 layers" in repr(profile)
+    assert first.parameters == (8 * 64 + 64) * 4 and first.output == 16 * 64 * 4
+    assert first.forward > 0 and first.backward > 0 and last.input_gradient > 0
+    assert profile.layers[2].buffers == 64 * 4 * 2 + 8
+    profile.save(tmp_path / "profile.json")
+    assert balance.Profile.load(tmp_path / "profile.json").layers == profile.layers
+    with pytest.raises(ValueError, match="not the text of a profile"):
+        balance.Profile("{}")
+    few = balance.profile(model, torch.rand(16, 8), rows=4, timeout=0.05, split=False)
+    assert few.rows == 4 and few.layers[0].input_gradient is None
+
+
+def test_layers_run_in_training_mode():
+    modes = []
+
+    class Tells(nn.Module):
+        def forward(self, input):
+            modes.append(self.training)
+            return input * 1
+
+    model = nn.Sequential(nn.Linear(4, 4), Tells(), nn.Linear(4, 4)).eval()
+    model[0].train()
+    sample = torch.rand(4, 4)
+    with torch.device("meta"):
+        on_meta = nn.Sequential(nn.Linear(4, 4), Tells(), nn.Linear(4, 4)).eval()
+        meta_sample = torch.empty(4, 4)
+    for call in (
+        lambda: balance.profile(model, sample, timeout=0.01),
+        lambda: balance.balance_by_time(2, model, sample, timeout=0.01),
+        lambda: balance.balance_by_size(2, model, sample),
+        lambda: balance.plan(model, sample, devices=2, chunks=[2], timeout=0.01),
+        lambda: balance.memory_plan(on_meta, meta_sample, balance=[2, 1]),
+        lambda: balance.fit(on_meta, meta_sample, memory=[2**30] * 2),
+    ):
+        modes.clear()
+        call()
+        assert modes and all(modes)
+        assert [layer.training for layer in model] == [True, False, False]
+
+
+def test_balances():
+    model = nn.Sequential(*[Sleeps(seconds) for seconds in (0.01, 0.01, 0.01, 0.1)])
+    assert balance.balance_by_time(2, model, torch.rand(2, 1), timeout=0.1) == [3, 1]
+    slow = balance.balance_by_time(2, model, torch.rand(2, 1), timeout=0.1, slowness=[1, 0.01])
+    assert slow == [1, 3] or slow == [3, 1]
+    growing = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 400))
+    assert balance.balance_by_size(2, growing, torch.rand(2, 4)) == [2, 1]
+    with pytest.raises(ValueError, match="partitions"):
+        balance.balance_by_time(5, model, torch.rand(2, 1))
+    with pytest.raises(TypeError, match="nn.Sequential of layers, not Linear"):
+        balance.balance_by_time(1, nn.Linear(1, 1), torch.rand(1, 1))
+
+
+def test_a_layer_that_fails():
+    class Fails(nn.Module):
+        def forward(self, input):
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        balance.profile(nn.Sequential(nn.Linear(1, 1), Fails()), torch.rand(1, 1))
+
+
+def test_plan(tmp_path):
+    model = model_of()
+    sample = torch.rand(32, 8)
+    profiles = [balance.profile(model, sample, rows=rows, timeout=0.05) for rows in (4, 8)]
+    planned = balance.plan(
+        model, sample, devices=2, chunks=[4, 8], profiles=profiles, optimizer="adam"
+    )
+    assert planned.problems == [] and planned.step >= planned.lower_bound > 0
+    options = planned.options
+    assert sum(options["balance"]) == 6 and options["chunks"] in (4, 8)
+    assert planned.schedule.micro_batches == options["chunks"]
+    assert "The next best" in str(planned) or "schedule" in str(planned)
+    planned.save(tmp_path / "plan.json")
+    pipe = GPipe(model, **options)
+    loss = pipe.step(sample, torch.rand(32, 4), nn.functional.mse_loss, schedule=planned.schedule)
+    assert loss.loss > 0
+    with pytest.raises(ValueError, match="fits"):
+        balance.plan(model, sample, devices=2, memory=1000, chunks=[4], profiles=profiles[1:])
+    with pytest.raises(ValueError, match="'tpu'"):
+        balance.plan(model, sample, devices=2, device_type="tpu")
+
+
+def test_memory_plan_on_meta():
+    with torch.device("meta"):
+        model = nn.Sequential(
+            nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 4000), nn.Linear(4000, 10)
+        )
+        input, target = torch.empty(64, 1000), torch.empty(64, 10)
+    planned = balance.memory_plan(
+        model, input, target, nn.functional.mse_loss, balance=[2, 2], chunks=4, optimizer="adam"
+    )
+    first, second = planned.devices
+    assert first.parameters == (1000 * 4000 + 4000) * 4 == first.gradients
+    assert first.optimizer_state >= 2 * first.parameters and first.buffers == 0
+    assert first.peak > 4 * first.parameters and second.parameters > first.parameters
+    assert str(planned) == repr(planned) != ""
+    with pytest.raises(ValueError, match="meta"):
+        balance.memory_plan(nn.Sequential(nn.Linear(1, 1)), torch.rand(1, 1), balance=[1])
+
+
+def test_fit():
+    with torch.device("meta"):
+        model = nn.Sequential(*[nn.Linear(1000, 1000) for _ in range(6)])
+        input, target = torch.empty(64, 1000), torch.empty(64, 1000)
+    loss = nn.functional.mse_loss
+    enough = balance.fit(model, input, target, loss, memory=[2**30, 2**30], optimizer="adam")
+    assert enough.fits and enough.limit == "" and sum(enough.balance) == 6
+    assert len(enough.balance) == 2 == len(enough.plan.devices)
+    assert enough.step > 0 and all(need <= room for need, room in zip(enough.needed, enough.room))
+    assert set(enough.options) == {"balance", "chunks", "checkpoint"}
+    assert str(enough).startswith("The model fits: balance [") and repr(enough) == str(enough)
+
+    # Parameters, gradients and Adam's moments of a layer take 16 MB.
+    less = balance.fit(
+        model, input, target, loss, memory=[40 * 2**20, 120 * 2**20], optimizer="adam",
+        chunks=[4], checkpoints=["always"],
+    )
+    assert less.balance[0] < less.balance[1] and (less.chunks, less.checkpoint) == (4, "always")
+    few = balance.fit(model, input, target, loss, memory=[2**25] * 2, optimizer="adam", margin=2**20)
+    assert not few.fits and "needs" in few.limit and few.room == [2**25 - 2**20] * 2
+    assert str(few).startswith("The model does not fit. Nearest is balance [")
+
+    with pytest.raises(ValueError, match="devices"):
+        balance.fit(model, input, target, loss, memory=[])
+    with pytest.raises(ValueError, match="margin"):
+        balance.fit(model, input, target, loss, memory=[2**20] * 2, margin=2**21)
+    with pytest.raises(ValueError, match="'sometimes'"):
+        balance.fit(model, input, target, loss, memory=[2**30], checkpoints=["sometimes"])
+    with pytest.raises(ValueError, match="meta"):
+        balance.fit(nn.Sequential(nn.Linear(1, 1)), torch.rand(1, 1), memory=[2**30])

@@ -1,0 +1,319 @@
+"""Models as people have them: each construct runs as in the plain model, or is refused with a sentence."""
+
+import collections
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from gpipe import GPipe
+
+
+class Calls(nn.Module):
+    """Any function as a layer, with a Linear for it to use."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, input):
+        return self.function(self, input)
+
+
+def total(output):
+    return output.square().sum()
+
+
+def assert_same_training(layers, modes=("always", "except_last", "never"), input=None):
+    """Gradients and outputs of a call, and of steps of two schedules, are those of the plain model."""
+    input = torch.rand(4, 4) if input is None else input
+    plain = nn.Sequential(*layers)
+    expected_output = torch.cat([plain(rows) for rows in input.chunk(2)])
+    total(expected_output).backward()
+    expected = [parameter.grad for parameter in plain.parameters()]
+    for mode in modes:
+        pipe = GPipe(nn.Sequential(*layers), [1] * len(layers), chunks=2, checkpoint=mode)
+        for schedule in (None, "1f1b", "zb-h1"):
+            plain.zero_grad()
+            if schedule is None:
+                output = pipe(input)
+                total(output).backward()
+            else:
+                result = pipe.step(
+                    input, None, total, schedule=schedule, reduction="sum", keep_outputs=True
+                )
+                output = result.outputs
+            assert torch.allclose(output, expected_output, atol=1e-6)
+            for parameter, gradient in zip(plain.parameters(), expected):
+                assert (parameter.grad is None) == (gradient is None)
+                assert gradient is None or torch.allclose(parameter.grad, gradient, atol=1e-5)
+
+
+def test_shared_parameters():
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    last.weight = first.weight
+    assert_same_training([first, nn.Tanh(), last])
+
+
+@pytest.mark.parametrize(
+    "wrap", [parametrizations.weight_norm, parametrizations.orthogonal, torch.nn.utils.weight_norm]
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_parametrizations(wrap):
+    assert_same_training([wrap(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 4)])
+
+
+def test_hooks_of_layers_may_change_what_passes():
+    layer = nn.Linear(4, 4)
+    layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2,))
+    layer.register_forward_hook(lambda _m, _i, output: output + 1)
+    layer.register_full_backward_hook(lambda _m, gradients, _: (gradients[0] * 3,))
+    layer.weight.register_hook(lambda gradient: gradient * 5)
+    assert_same_training([nn.Linear(4, 4), layer, nn.Linear(4, 4)])
+
+
+def test_functions_of_autograd():
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(context, input, weight):
+            context.save_for_backward(input, weight)
+            return input * weight
+
+        @staticmethod
+        def backward(context, gradient):
+            input, weight = context.saved_tensors
+            return gradient * weight, gradient * input
+
+    def call(layer, input):
+        return Scale.apply(input, layer.linear.weight)
+
+    assert_same_training([nn.Linear(4, 4), Calls(call), nn.Linear(4, 4)], input=torch.rand(8, 4))
+
+
+class Squares(torch.autograd.Function):
+    """A function of the user's, which autograd's engine runs."""
+
+    @staticmethod
+    def forward(context, input):
+        context.save_for_backward(input)
+        return input.square()
+
+    @staticmethod
+    def backward(context, gradient):
+        (input,) = context.saved_tensors
+        return 2 * input * gradient
+
+
+def deep(layer, hidden):
+    for _ in range(3):
+        hidden = torch.tanh(layer.linear(hidden) + Squares.apply(hidden))
+    if hidden.requires_grad:  # not in the first forward of the kind with reentrance
+        hidden.register_hook(lambda gradient: gradient * 2)
+    return hidden
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("mode", ["never", "always"])
+def test_checkpoints_inside_of_layers(reentrant, mode):
+    calls = []
+
+    def inner(layer, input):
+        calls.append(0)
+        return deep(layer, input)
+
+    def call(layer, input):
+        return checkpoint(lambda x: inner(layer, x), input, use_reentrant=reentrant)
+
+    layers = [nn.Linear(4, 4), Calls(call), nn.Linear(4, 4)]
+    assert_same_training(layers)
+    pipe = GPipe(nn.Sequential(*layers), [1, 1, 1], chunks=2, checkpoint=mode)
+    # A micro-batch calls it once in its forward, and once more in its backward, as the plain model
+    # does. The pipeline's own recompute is one more call.
+    expected = 4 + (2 if mode == "always" else 0)
+    for schedule in ("1f1b", "gpipe", "fill-drain"):
+        calls.clear()
+        pipe.step(torch.rand(4, 4), None, total, schedule=schedule)
+        assert len(calls) == expected
+    calls.clear()
+    output = pipe(torch.rand(4, 4))
+    total(output).backward(retain_graph=True)
+    assert len(calls) == expected
+    total(output).backward()
+    assert len(calls) > expected
+    # The two halves of a split backward are two backwards.
+    calls.clear()
+    pipe.step(torch.rand(4, 4), None, total, schedule="zb-h1")
+    assert len(calls) <= expected + 2
+
+
+def test_nested_checkpoints_inside_of_a_layer():
+    calls = []
+
+    def inner(layer, input):
+        calls.append(0)
+        return torch.tanh(layer.linear(input))
+
+    def outer(layer, input):
+        hidden = checkpoint(inner, layer, input, use_reentrant=False)
+        return checkpoint(inner, layer, hidden.exp(), use_reentrant=False)
+
+    def call(layer, input):
+        return checkpoint(outer, layer, input, use_reentrant=False)
+
+    layers = [nn.Linear(4, 4), Calls(call), nn.Linear(4, 4)]
+    assert_same_training(layers)
+    plain = nn.Sequential(*layers)
+    calls.clear()
+    total(plain(torch.rand(2, 4))).backward()
+    expected = len(calls)
+    calls.clear()
+    GPipe(plain, [1, 1, 1], checkpoint="never").step(torch.rand(2, 4), None, total)
+    assert len(calls) == expected
+
+
+def test_torchs_own_group_of_backwards_goes_on():
+    """Two backwards of the plain engine in a GraphExecGroup have one recompute, as without gpipe."""
+    calls = []
+    layer = nn.Linear(4, 4)
+
+    def inner(input):
+        calls.append(0)
+        return torch.tanh(layer(input)), torch.sigmoid(layer(input))
+
+    a, b = checkpoint(inner, torch.rand(2, 4), use_reentrant=False)
+    with torch.utils.checkpoint.GraphExecGroup():
+        a.sum().backward(retain_graph=True)
+        b.sum().backward()
+    assert len(calls) == 2
+    a, b = checkpoint(inner, torch.rand(2, 4), use_reentrant=False)
+    a.sum().backward(retain_graph=True)
+    b.sum().backward()
+    assert len(calls) == 5
+
+
+def test_checkpoint_around_a_pipeline():
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), [1, 1], chunks=2)
+    input = torch.rand(4, 4, requires_grad=True)
+    pipe(input).sum().backward()
+    expected = [parameter.grad for parameter in pipe.parameters()]
+    gradient, input.grad = input.grad, None
+    pipe.zero_grad()
+    checkpoint(pipe, input, use_reentrant=True).sum().backward()
+    assert torch.allclose(input.grad, gradient)
+    assert all(torch.allclose(p.grad, e) for p, e in zip(pipe.parameters(), expected))
+    with pytest.raises(ValueError, match="use_reentrant=True"):
+        checkpoint(pipe, input, use_reentrant=False)
+    assert pipe(input).shape == (4, 4)  # after the refused call the pipeline can still be used
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_hooks_of_saved_tensors(inside):
+    packed = []
+
+    def hooks():
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: packed.append(0) or tensor.clone(), lambda tensor: tensor
+        )
+
+    def call(layer, input):
+        with hooks():
+            return torch.tanh(layer.linear(input))
+
+    layers = [nn.Linear(4, 4), Calls(call), nn.Linear(4, 4)]
+    if inside:
+        assert_same_training(layers)
+    else:
+        pipe = GPipe(nn.Sequential(*layers), [1, 1, 1], chunks=2, checkpoint="never")
+        with hooks():
+            output = pipe(torch.rand(4, 4))
+        output.sum().backward()
+    assert packed
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_layers(backend):
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), backend=backend)
+    assert_same_training([nn.Linear(4, 4), compiled, nn.Linear(4, 4)])
+
+
+def test_autocast():
+    layers = [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)]
+    pipe = GPipe(nn.Sequential(*layers), [1, 1, 1], chunks=2)
+    input = torch.rand(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = torch.cat([nn.Sequential(*layers)(rows) for rows in input.chunk(2)])
+        output = pipe(input)
+        result = pipe.step(input, None, lambda y: y.float().sum(), keep_outputs=True)
+    assert output.dtype == torch.bfloat16 and torch.equal(output, plain)
+    assert torch.equal(result.outputs, plain)
+
+    def call(layer, input):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer.linear(input).float()
+
+    # The layer casts its input by autocast. A recompute must cast, too, so the gradients are those
+    # of the plain model.
+    model = nn.Sequential(Calls(call), nn.Linear(4, 4))
+    for mode in ("always", "never"):
+        model.zero_grad()
+        GPipe(model, [1, 1], chunks=1, checkpoint=mode)(input).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        model.zero_grad()
+        model(input).sum().backward()
+        assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients))
+
+
+def test_grad_scaler():
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), [1, 1], chunks=2)
+    other = copy.deepcopy(pipe)
+    input = torch.rand(4, 4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (pipe, other)]
+    scaler.scale(pipe(input).sum()).backward()
+    other(input).sum().backward()
+    for inside in (False, True):
+        if inside:
+            pipe.step(input, None, lambda y: scaler.scale(y.sum()), reduction="sum")
+            other.step(input, None, lambda y: y.sum(), reduction="sum")
+        scaler.step(optimizers[0])
+        scaler.update()
+        optimizers[1].step()
+        assert all(torch.allclose(a, b) for a, b in zip(pipe.parameters(), other.parameters()))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "value, advice",
+    [
+        (lambda x: {"a": x}, "but got dict: let the layer give tuple"),
+        (lambda x: [x, x], "but got list: make it a tuple"),
+        (lambda x: None, "but got NoneType: let the layers pass"),
+        (lambda x: (x, None), "element 1 .* but got NoneType: leave it out"),
+        (lambda x: (x, 3), "element 1 .* but got int: let the layers pass"),
+    ],
+)
+def test_values_that_are_refused(value, advice):
+    pipe = GPipe(nn.Sequential(Calls(lambda _, x: value(x)), nn.Linear(4, 4)), [1, 1])
+    with pytest.raises(TypeError, match=advice):
+        pipe(torch.rand(2, 4))
+
+
+def test_a_named_tuple_goes_on_as_a_tuple():
+    Pair = collections.namedtuple("Pair", "a b")
+    seen = []
+    layers = [Calls(lambda _, x: Pair(x, x)), Calls(lambda _, x: seen.append(type(x)) or x[0])]
+    assert GPipe(nn.Sequential(*layers), [1, 1])(torch.rand(2, 4)).shape == (2, 4)
+    assert seen == [tuple]
+
+
+def test_more_than_one_argument():
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4)), [1])
+    with pytest.raises(TypeError, match="2 by position: give a tuple"):
+        pipe(torch.rand(1, 4), torch.rand(1, 4))
+    with pytest.raises(TypeError, match="1 by position, 'mask': give a tuple"):
+        pipe(torch.rand(1, 4), mask=torch.rand(1, 4))
