@@ -78,8 +78,11 @@ void Pipeline::run_forward(Pass& pass) {
   if (pass.plan.record) pass.settings = process_settings();
   run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
       nullptr);
-  // A layer may have registered a parameter or a buffer in its first forward.
-  if (pass.plan.record) pass.plan.model = model_state();
+  if (pass.plan.record) {
+    // A layer may have registered a parameter or a buffer in its first forward.
+    pass.plan.model = model_state();
+    take_what_operators_set(pass.settings);
+  }
   commit_statistics(pass);
 }
 

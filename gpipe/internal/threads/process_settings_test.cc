@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -46,13 +48,57 @@ TEST(ProcessSettings, TheFirstOneThatChangesIsNamed) {
 
 TEST(ProcessSettings, ThoseOfCudaCountThereOnly) {
   at::Context& context = at::globalContext();
-  const bool was = context.benchmarkCuDNN();
+  struct Case {
+    std::function<void(bool)> set;
+    bool was;
+    const char* name;
+  };
+  const std::vector<Case> cases = {
+      {[&](bool value) { context.setBenchmarkCuDNN(value); }, context.benchmarkCuDNN(),
+       "setBenchmarkCuDNN()"},
+      {[&](bool value) { context.setSDPUseMemEfficient(value); },
+       context.userEnabledMemEfficientSDP(), "setSDPUse"},
+      {[&](bool value) { context.setSDPUseCuDNN(value); }, context.userEnabledCuDNNSDP(),
+       "setSDPUse"},
+      {[&](bool value) {
+         context.setFloat32Precision(
+             at::Float32Backend::CUDA, at::Float32Op::MATMUL,
+             value ? at::Float32Precision::TF32 : at::Float32Precision::IEEE);
+       },
+       false, "setFloat32Precision()"},
+  };
+  cases.back().set(false);
   const std::vector<ProcessSetting> before = process_settings();
-  context.setBenchmarkCuDNN(!was);
-  const std::vector<ProcessSetting> now = process_settings();
-  context.setBenchmarkCuDNN(was);
-  EXPECT_EQ(first_change(before, now, false), nullptr);
-  EXPECT_THAT(first_change(before, now, true), ::testing::StrEq("setBenchmarkCuDNN()"));
+  for (const Case& one : cases) {
+    one.set(!one.was);
+    const std::vector<ProcessSetting> now = process_settings();
+    one.set(one.was);
+    EXPECT_EQ(first_change(before, now, false), nullptr) << one.name;
+    EXPECT_THAT(first_change(before, now, true), HasSubstr(one.name));
+  }
+}
+
+// LibTorch changes the order in which kernels of attention are tried by itself. What a program
+// changes there is still seen later.
+TEST(ProcessSettings, WhatOperatorsSetIsNotAChange) {
+  at::Context& context = at::globalContext();
+  const auto order = context.sDPPriorityOrder();
+  const auto set = [&](bool reversed) {
+    std::vector<int64_t> numbers;
+    for (const at::SDPBackend backend : order) numbers.push_back(static_cast<int64_t>(backend));
+    if (reversed) std::reverse(numbers.begin(), numbers.end());
+    context.setSDPPriorityOrder(numbers);
+  };
+  std::vector<ProcessSetting> settings = process_settings();
+  context.setSDPUseMath(false);
+  set(/*reversed=*/true);
+  EXPECT_THAT(first_change(settings, process_settings(), true), HasSubstr("setSDPUse"));
+  take_what_operators_set(settings);
+  EXPECT_THAT(first_change(settings, process_settings(), true), HasSubstr("setSDPUse"));
+  context.setSDPUseMath(true);
+  EXPECT_EQ(first_change(settings, process_settings(), true), nullptr);
+  set(/*reversed=*/false);
+  EXPECT_THAT(first_change(settings, process_settings(), true), HasSubstr("setSDPUse"));
 }
 
 }  // namespace
