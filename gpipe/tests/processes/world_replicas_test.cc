@@ -981,23 +981,22 @@ TEST(WorldReplicas, AFailureIsEverybodys) {
   EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
 }
 
-// How many bytes each rank has received from other ranks outside of runs. The numbers are in memory
-// that all processes share.
-class Arrived {
+// A number for each of four ranks, in memory that all processes share.
+class SharedCounts {
  public:
-  Arrived()
-      : bytes_(static_cast<Bytes*>(mmap(nullptr, sizeof(Bytes), PROT_READ | PROT_WRITE,
-                                        MAP_SHARED | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0))) {}
-  ~Arrived() { munmap(bytes_, sizeof(Bytes)); }
-  Arrived(const Arrived&) = delete;
-  Arrived& operator=(const Arrived&) = delete;
+  SharedCounts()
+      : counts_(static_cast<Counts*>(mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0))) {}
+  ~SharedCounts() { munmap(counts_, sizeof(Counts)); }
+  SharedCounts(const SharedCounts&) = delete;
+  SharedCounts& operator=(const SharedCounts&) = delete;
 
-  std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
-  // Waits up to 10 s. Returns whether each of these ranks has received so many bytes.
-  bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
-    for (int i = 0; i < 1000; ++i) {
+  std::atomic<int64_t>& of(int64_t rank) const { return (*counts_)[static_cast<size_t>(rank)]; }
+  // Waits up to 30 s. Returns whether the counts of these ranks have all reached `count`.
+  bool reach(const std::vector<int64_t>& ranks, int64_t count) const {
+    for (int i = 0; i < 3000; ++i) {
       bool all = true;
-      for (const int64_t rank : ranks) all = all && of(rank) >= bytes;
+      for (const int64_t rank : ranks) all = all && of(rank) >= count;
       if (all) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -1005,15 +1004,15 @@ class Arrived {
   }
 
  private:
-  using Bytes = std::array<std::atomic<int64_t>, 4>;
-  Bytes* const bytes_;  // initially 0
+  using Counts = std::array<std::atomic<int64_t>, 4>;
+  Counts* const counts_;  // initially 0
 };
 
-// The Processes of a World that also count the bytes that arrive.
+// The Processes of a World that also count their exchanges of tensors.
 class Counting final : public internal::Processes {
  public:
-  Counting(std::shared_ptr<Processes> processes, std::atomic<int64_t>& bytes)
-      : processes_(std::move(processes)), bytes_(bytes) {}
+  Counting(std::shared_ptr<Processes> processes, std::atomic<int64_t>& moves)
+      : processes_(std::move(processes)), moves_(moves) {}
 
   int64_t rank() const override { return processes_->rank(); }
   int64_t size() const override { return processes_->size(); }
@@ -1029,7 +1028,7 @@ class Counting final : public internal::Processes {
   }
   void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
     processes_->move(sends, receives);
-    for (const Parcel& parcel : receives) bytes_ += parcel.bytes.numel();
+    ++moves_;
   }
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
@@ -1042,26 +1041,34 @@ class Counting final : public internal::Processes {
 
  private:
   const std::shared_ptr<Processes> processes_;
-  std::atomic<int64_t>& bytes_;
+  std::atomic<int64_t>& moves_;
 };
 
+// Sums over replicas exchange forms, gradients and sums (sum_over_replicas). Small gradients are in
+// one bucket.
+constexpr int64_t kMovesOfSums = 3;
+
 // Two replicas of two stages, each stage in its own process. The last backward of stage 0 waits
-// until the sums of stage 1 have arrived in both replicas; then it calls `then(rank)`. Each rank
-// says the outcome of its step and how many of its parameters have a gradient. Ranks of stage 0
-// also say whether the sums came.
-WorldRanks::Main last_backward_late(const Arrived& arrived,
+// until the sums of stage 1 have arrived in both replicas, and until that of the other replica has
+// seen this, too. Then it calls `then(rank)`, which so cannot interrupt the other one before.
+// Each rank says the outcome of its step and how many of its parameters have a gradient. Ranks of
+// stage 0 also say whether the sums came.
+//
+// `moves`: how many exchanges of tensors each rank has made outside of runs.
+WorldRanks::Main last_backward_late(const SharedCounts& moves,
                                     const std::function<void(int64_t rank)>& then) {
-  return [&arrived, then](const World& bare, const Say& say) {
-    const World world(std::make_shared<Counting>(bare.processes(), arrived.of(bare.rank())),
+  const auto waited = std::make_shared<SharedCounts>();
+  return [&moves, waited, then](const World& bare, const Say& say) {
+    const World world(std::make_shared<Counting>(bare.processes(), moves.of(bare.rank())),
                       bare.rank(), bare.size());
     torch::manual_seed(1);
-    const nn::Linear last(6, 3);
-    const auto bytes = static_cast<int64_t>(last->weight.nbytes() + last->bias.nbytes());
     int backwards = 0;
     bool came = false;
     const auto late = [&](const torch::Tensor& gradient) {
       if (++backwards == 2) {  // the last of two micro-batches
-        came = arrived.come({1, 3}, bytes);
+        came = moves.reach({1, 3}, kMovesOfSums);
+        ++waited->of(bare.rank());
+        came = waited->reach({0, 2}, 1) && came;
         then(bare.rank());
       }
       return gradient;
@@ -1072,7 +1079,7 @@ WorldRanks::Main last_backward_late(const Arrived& arrived,
                                   if (y.requires_grad()) y.register_hook(late);
                                   return y;
                                 }),
-                                last);
+                                nn::Linear(6, 3));
     GPipe pipe(module,
                GPipeOptions({2, 1}).chunks(4).cpu_threads_per_stage(1).world(world.grid(2, 2)));
     say(outcome([&] {
@@ -1091,8 +1098,8 @@ WorldRanks::Main last_backward_late(const Arrived& arrived,
 // The last stages finish their backwards first. They must add up their gradients while the first
 // stages still compute.
 TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
-  const Arrived arrived;
-  WorldRanks ranks(4, last_backward_late(arrived, [](int64_t) {}));
+  const SharedCounts moves;
+  WorldRanks ranks(4, last_backward_late(moves, [](int64_t) {}));
   EXPECT_THAT(ranks.lines(), Each("went well"));
   EXPECT_THAT(ranks.lines(), Each("2"));
   EXPECT_THAT(ranks.lines(), Each(""));
@@ -1103,8 +1110,8 @@ TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
 // learn of the fault, and no rank keeps gradients, even if it has its sums.
 TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   for (const bool is_killed : {false, true}) {
-    const Arrived arrived;
-    WorldRanks ranks(4, last_backward_late(arrived, [&](int64_t rank) {
+    const SharedCounts moves;
+    WorldRanks ranks(4, last_backward_late(moves, [&](int64_t rank) {
                        if (rank != 2) return;
                        if (is_killed) kill(getpid(), SIGKILL);
                        throw std::runtime_error("the weather");
@@ -1117,7 +1124,7 @@ TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
       EXPECT_EQ(ranks->next(rank), "");
       EXPECT_TRUE(ranks->ends(rank)) << rank;
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
     EXPECT_THAT(ranks->next(2), HasSubstr(is_killed ? "ended" : "exception: the weather"));
   }
 }
