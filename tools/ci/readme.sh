@@ -87,6 +87,8 @@ fi
 say "pytest: tools/pytest/pytest.sh"
 if timed "pytest's wheels" tools/pytest/pytest.sh &&
   timed "Python's headers" bash -c "source tools/packages.sh && ensure_packages tools/ci/python-packages.txt"; then
+  # A Bazel that runs keeps what it has found: no headers (third_party/python/workspace.bzl).
+  "${bazel}" shutdown
   tests "Python" . //python/...
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/python/pipeline_test/test.log)"
 else
