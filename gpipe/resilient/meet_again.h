@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "gpipe/distributed/control/failure.h"
 #include "gpipe/world.h"
 
 namespace gpipe {
@@ -48,6 +49,12 @@ class WorldIsOver : public std::runtime_error {
 // started 20 s at least; a process that does not come in time is left out. A newcomer that comes
 // when a world exists waits for the next one.
 //
+// `faults`: those of the DistributedFailure that has ended the world before. Processes that were
+// silent are waited for 2 s only, because they have been waited for already.
+//
+// If the line to the launcher is cut while this process waits, it tries to reach it again, for twice
+// silence_limit and 30 s.
+//
 // The processes need the launcher //gpipe/distributed:launch to meet again. Started by another one,
 // the first call is World::from_environment(), and the second one throws.
 //
@@ -57,7 +64,8 @@ class WorldIsOver : public std::runtime_error {
 // Throws WorldIsOver; std::logic_error if the former World still lives, or if nobody keeps a
 // meeting place; otherwise what World::from_environment() throws, except for the death of a
 // process.
-Meeting meet(const WorldOptions& options = {});
+Meeting meet(const WorldOptions& options = {},
+             const std::vector<distributed::Fault>& faults = {});
 
 // Whether meet() can be called again after a death: the launcher keeps a meeting place.
 bool can_meet_again();

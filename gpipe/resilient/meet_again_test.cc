@@ -193,6 +193,16 @@ TEST(MeetAgain, ARankThatIsKilledIsStartedAgainAndMeetsTheOthers) {
   run.expect_one_loss();
 }
 
+TEST(MeetAgain, ARankThatIsKilledBeforeTheFirstMeetingIsStartedAgain) {
+  for (const std::string number : {"0", "2"}) {
+    Launched run({"--restarts=1"}, {"early", number});
+    EXPECT_EQ(run.meets(4, 0), 1);
+    EXPECT_EQ(run.stop(), 0);
+    EXPECT_EQ(run.lines("is started again, restart 1 of 1").size(), 1U);
+    run.expect_one_loss();
+  }
+}
+
 TEST(MeetAgain, WithoutRestartsTheOthersGoOn) {
   for (const int64_t number : {0, 3}) {
     Launched run({});

@@ -115,7 +115,10 @@ std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks) {
 
 ResilientRun::ResilientRun(ResilientOptions options)
     : ResilientRun(
-          std::move(options), [](const WorldOptions& world) { return meet(world).world; },
+          std::move(options),
+          [](const WorldOptions& world, const std::vector<distributed::Fault>& faults) {
+            return meet(world, faults).world;
+          },
           can_meet_again()) {}
 
 ResilientRun::ResilientRun(ResilientOptions options, Meet meet, bool is_resilient)
@@ -136,7 +139,7 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   while (true) {
     try {
       enter("meet");
-      world_ = meet_(options_.world);
+      world_ = meet_(options_.world, faults_);
       run_in_world(
           make,
           [&](ResilientParts& parts, int64_t step) {
@@ -154,6 +157,7 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
         throw;
       }
       lost_ = failure.what();
+      faults_ = failure.faults();
       ++counts_.recoveries;
       if (!failed) failed = Clock::now();
     } catch (...) {

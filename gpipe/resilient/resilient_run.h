@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control/failure.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/snapshot.h"
 #include "gpipe/world.h"
@@ -92,7 +93,9 @@ class ResilientRun {
  public:
   using Make = std::function<ResilientParts(const World& world)>;
   using Body = std::function<void(ResilientParts& parts, int64_t step)>;
-  using Meet = std::function<World(const WorldOptions& options)>;
+  // `faults`: those that have ended the former world; empty for the first one.
+  using Meet = std::function<World(const WorldOptions& options,
+                                   const std::vector<distributed::Fault>& faults)>;
 
   // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1.
   explicit ResilientRun(ResilientOptions options);
@@ -155,6 +158,7 @@ class ResilientRun {
   bool was_rank_0_ = false;
   bool is_saved_ = false;  // whether there is a checkpoint at `path`
   std::string lost_;       // why the former world ended, for a line
+  std::vector<distributed::Fault> faults_;  // that have ended the former world
   ResilientCounts counts_;
 };
 

@@ -74,10 +74,13 @@ ResilientOptions eight_steps(const std::string& path = "") {
   return options;
 }
 
-ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr) {
+// `met_after`: the faults that the run gives to each meeting.
+ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr,
+                    std::vector<std::vector<Fault>>* met_after = nullptr) {
   return {std::move(options),
-          [worlds](const WorldOptions&) {
+          [worlds, met_after](const WorldOptions&, const std::vector<Fault>& faults) {
             if (worlds != nullptr) ++*worlds;
+            if (met_after != nullptr) met_after->push_back(faults);
             return World();
           },
           /*is_resilient=*/true};
@@ -112,6 +115,13 @@ TEST(ResilientRun, IsALoopWithoutLosses) {
   ResilientParts parts = make();
   for (int64_t step = 0; step < 8; ++step) train(parts, step);
   EXPECT_EQ(result.hash, parts.pipe->parameter_hash());
+}
+
+TEST(ResilientRun, TellsTheNextMeetingWhatHasEndedTheWorld) {
+  std::vector<std::vector<Fault>> met_after;
+  (void)outcome(run_of(eight_steps(), nullptr, &met_after), {2});
+  EXPECT_THAT(met_after,
+              ElementsAre(std::vector<Fault>(), failure(FaultKind::kDeath).faults()));
 }
 
 TEST(ResilientRun, RepeatsStepsWithTheSameBitsAndPrintsOnce) {

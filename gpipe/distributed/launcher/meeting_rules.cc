@@ -10,6 +10,9 @@ namespace {
 constexpr std::chrono::seconds kConnecting{5};
 // The least time that the others wait for a process that has just been started.
 constexpr std::chrono::seconds kStarting{20};
+// The time that the others wait for a process that was silent. They have waited for it before they
+// gave up their world. If it was only kept from running, it learns of that at once, and asks.
+constexpr std::chrono::seconds kSilent{2};
 // After so many planned worlds in a row to which no process has connected, those that ask first
 // meet without the others.
 constexpr int kMostInVain = 3;
@@ -51,8 +54,8 @@ void MeetingRules::ask(int64_t number, int64_t former, const Question& question,
                         "the run goes on without this process: its world, generation " +
                             std::to_string(former) + ", is over, and generation " +
                             std::to_string(agreed_) +
-                            " exists. It did not come within silence_limit, as a process that was "
-                            "stopped or computes for too long",
+                            " exists. It did not come in time, as a process that was stopped, was "
+                            "cut off or computes for longer than silence_limit",
                         0,
                         {}});
     return;
@@ -106,6 +109,19 @@ std::chrono::milliseconds MeetingRules::patience_with(int64_t number,
   return std::max<std::chrono::milliseconds>(question.limit, kStarting);
 }
 
+std::set<int64_t> MeetingRules::silent() const {
+  std::set<int64_t> numbers;
+  for (const auto& [number, asking] : asking_) {
+    if (!is_survivor(number)) continue;
+    for (const int64_t rank : asking.question.silent) {
+      if (rank < 0 || rank >= static_cast<int64_t>(members_.size())) continue;
+      const int64_t silent = members_[static_cast<std::size_t>(rank)];
+      if (is_member(silent)) numbers.insert(silent);
+    }
+  }
+  return numbers;
+}
+
 std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   if (planned_ && now >= planned_->end) {
     // If nobody has arrived, the network may be slow, so all are waited for again, a few times. The
@@ -119,6 +135,7 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   }
   if (!planned_ && begins()) {
     const Question& first = asking_.begin()->second.question;
+    const std::set<int64_t> were_silent = silent();
     if (!meeting_began_) meeting_began_ = now;
     Time next = Time::max();
     std::vector<int64_t> late;
@@ -128,7 +145,11 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
       const bool is_needed = static_cast<int64_t>(asking_.size()) < most_;
       if (!is_needed && !is_member(number) && agreed_ != 0) continue;
       late.push_back(number);
-      const Time end = *meeting_began_ + patience_with(number, first);
+      std::chrono::milliseconds patience = patience_with(number, first);
+      if (were_silent.count(number) != 0) {
+        patience = std::min<std::chrono::milliseconds>(patience, kSilent);
+      }
+      const Time end = *meeting_began_ + patience;
       if (now >= end) {
         too_late.push_back(number);
       } else {

@@ -76,6 +76,8 @@ class MeetingRules {
   bool is_planned(int64_t number) const;
   bool is_survivor(int64_t number) const;
   bool begins() const;
+  // The living members of the world that those who ask have lost because of their silence.
+  std::set<int64_t> silent() const;
   // How long the others wait for a process that lives.
   std::chrono::milliseconds patience_with(int64_t number, const Question& question) const;
   void give_up_plan();

@@ -10,6 +10,8 @@ std::string to_bytes(const Question& question) {
   writer.number(question.number);
   writer.number(static_cast<int64_t>(question.first_limit.count()));
   writer.number(static_cast<int64_t>(question.limit.count()));
+  writer.text(question.process);
+  for (const int64_t rank : question.silent) writer.number(rank);
   return writer.take();
 }
 
@@ -20,7 +22,8 @@ Question to_question(const std::string& bytes) {
   question.number = reader.number<int64_t>();
   question.first_limit = std::chrono::milliseconds(reader.number<int64_t>());
   question.limit = std::chrono::milliseconds(reader.number<int64_t>());
-  reader.end();
+  question.process = reader.text();
+  while (reader.left() > 0) question.silent.push_back(reader.number<int64_t>());
   return question;
 }
 
