@@ -113,7 +113,7 @@ bool can_meet_again() {
          distributed::environment_of_this_process().launcher == distributed::Launcher::kGPipe;
 }
 
-Meeting meet(const WorldOptions& options, const std::vector<distributed::Fault>& faults) {
+Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
   if (!former().processes.expired()) {
     throw std::logic_error(
         "gpipe::meet() was called while the World of generation " +
@@ -127,7 +127,8 @@ Meeting meet(const WorldOptions& options, const std::vector<distributed::Fault>&
   question.limit = bounded(options.silence_limit);
   static const std::string process = distributed::make_token();
   question.process = process;
-  for (const distributed::Fault& fault : faults) {
+  question.multiple_of = again.multiple_of;
+  for (const distributed::Fault& fault : again.faults) {
     if (fault.kind == distributed::FaultKind::kSilence) question.silent.push_back(fault.rank);
   }
   // A process that ends before the others have gone on without it would end the run. They take up

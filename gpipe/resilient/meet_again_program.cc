@@ -107,19 +107,19 @@ void run(const std::string& stop_file, const std::string& when, const std::strin
   if (when == "early") die_early(stop_file, number == who_dies);
   gpipe::WorldOptions options;
   options.silence_limit = std::chrono::seconds(2);
-  std::vector<gpipe::distributed::Fault> faults;
+  gpipe::MeetAgainOptions again;
   for (bool is_first = true;; is_first = false) {
     if (!is_first && number == who_dies && when != "early") {
       die_later(std::chrono::milliseconds(std::stoll(when)));
     }
-    const gpipe::Meeting meeting = gpipe::meet(options, faults);
+    const gpipe::Meeting meeting = gpipe::meet(options, again);
     std::string from;
     for (const int64_t rank : meeting.came_from) from += " " + std::to_string(rank);
     say("world " + in_world(meeting) + " from" + from);
     try {
       return work(meeting, stop_file);
     } catch (const gpipe::distributed::DistributedFailure& failure) {
-      faults = failure.faults();
+      again.faults = failure.faults();
       say("lost " + in_world(meeting) + ": " + failure.what());
     }
   }

@@ -73,6 +73,11 @@ void MeetingRules::arrived(int64_t number, int64_t generation) {
   in_vain_ = 0;
   members_ = planned_->members;
   members_left_ = {members_.begin(), members_.end()};
+  // A survivor that is left over becomes a newcomer, which waits for the next world.
+  for (const int64_t other : planned_->left_over) {
+    const auto asking = asking_.find(other);
+    if (asking != asking_.end()) asking->second.former = 0;
+  }
   planned_.reset();
   for (const int64_t member : members_) answers_.push_back({member, kGo, generation, "", 0, {}});
   // Processes that asked while the others connected came too late for this world. Their questions
@@ -181,15 +186,25 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
 void MeetingRules::plan(Time now) {
   Planned next;
   std::vector<int64_t> came_from;
+  int64_t multiple = 1;
+  for (const auto& [number, asking] : asking_) {
+    if (is_survivor(number)) multiple = std::max(multiple, asking.question.multiple_of);
+  }
+  int64_t size = std::min(static_cast<int64_t>(asking_.size()), most_);
+  if (size > multiple) size -= size % multiple;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     if (!is_survivor(members_[rank])) continue;
+    if (static_cast<int64_t>(next.members.size()) >= size) {
+      next.left_over.insert(members_[rank]);
+      continue;
+    }
     next.members.push_back(members_[rank]);
     came_from.push_back(static_cast<int64_t>(rank));
   }
   std::chrono::milliseconds limit{0};
   for (const auto& [number, asking] : asking_) {
     limit = std::max(limit, agreed_ == 0 ? asking.question.first_limit : asking.question.limit);
-    if (is_survivor(number) || static_cast<int64_t>(next.members.size()) >= most_) continue;
+    if (is_survivor(number) || static_cast<int64_t>(next.members.size()) >= size) continue;
     next.members.push_back(number);
     came_from.push_back(-1);
   }

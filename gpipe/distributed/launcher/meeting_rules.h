@@ -69,7 +69,8 @@ class MeetingRules {
   struct Planned {
     int64_t generation = 0;
     std::vector<int64_t> members;
-    std::set<int64_t> missing;  // members that have not arrived
+    std::set<int64_t> missing;    // members that have not arrived
+    std::set<int64_t> left_over;  // survivors that wait for a later world
     Time end;
   };
 

@@ -33,9 +33,11 @@ class Played {
     for (int64_t number = 0; number < size + spares; ++number) rules.started(number);
   }
   // `silent`: ranks of the world `former` that this process has lost because of their silence.
-  void ask(int64_t number, int64_t former, const std::vector<int64_t>& silent = {}) {
+  void ask(int64_t number, int64_t former, const std::vector<int64_t>& silent = {},
+           int64_t multiple_of = 1) {
     Question asked = question(number);
     asked.limit = limit;
+    asked.multiple_of = multiple_of;
     asked.silent = silent;
     rules.ask(number, former, asked, now);
   }
@@ -217,6 +219,45 @@ TEST(MeetingRules, SparesTakeThePlacesOfTheDead) {
   EXPECT_THAT(run.told(), IsEmpty());
   run.ask(1, 1);
   EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 -1", "2: world 2 as 1 from 1 -1"));
+}
+
+TEST(MeetingRules, SurvivorsThatAreLeftOverWaitAsSpares) {
+  Played run(4);
+  run.meet({0, 1, 2, 3}, 0, 1);
+  run.rules.ended(0);
+  for (const int64_t number : {1, 2, 3}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 2", "2: world 2 as 1 from 1 2"));
+  run.rules.arrived(1, 2);
+  run.rules.arrived(2, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: go 2", "2: go 2"));
+  EXPECT_FALSE(run.rules.is_member(3));
+  // Process 3 has asked already. It is a newcomer, and its multiple does not count any more.
+  run.rules.ended(1);
+  run.rules.started(1);
+  run.ask(2, 2);
+  run.ask(1, 0);
+  EXPECT_THAT(run.told(),
+              ElementsAre("2: world 3 as 0 from 1 -1 -1", "1: world 3 as 1 from 1 -1 -1",
+                          "3: world 3 as 2 from 1 -1 -1"));
+}
+
+TEST(MeetingRules, IfTheWorldIsVoidOneThatIsLeftOverMayStillBeInTheNext) {
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+  run.rules.ended(0);
+  EXPECT_THAT(run.told(), ElementsAre("1: void 2"));
+  run.ask(1, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: world 3 as 0 from 1 2", "2: world 3 as 1 from 1 2"));
+}
+
+TEST(MeetingRules, FewerThanTheMultipleAllGoOn) {
+  Played run(4);
+  run.meet({0, 1, 2, 3}, 0, 1);
+  run.rules.ended(2);
+  for (const int64_t number : {0, 1, 3}) run.ask(number, 1, {}, 4);
+  EXPECT_THAT(run.told(), SizeIs(3));
 }
 
 TEST(MeetingRules, TheOthersNeedNotWaitForOneThatDoesNotCome) {

@@ -69,10 +69,10 @@ class MeetingClient {
   std::string secret_;
   Connection connection_;
   std::vector<Frame> arrived_;
-  Endpoint endpoint_;  // the meeting place
+  Endpoint endpoint_;                             // the meeting place
   std::chrono::steady_clock::time_point made_{};  // when the connection was made
-  int64_t generation_ = 0;  // the generation that ask() has returned last
-  bool is_void_ = false;    // whether that generation does not come to exist
+  int64_t generation_ = 0;                        // the generation that ask() has returned last
+  bool is_void_ = false;                          // whether that generation does not come to exist
 };
 
 }  // namespace gpipe::distributed

@@ -11,6 +11,7 @@ std::string to_bytes(const Question& question) {
   writer.number(static_cast<int64_t>(question.first_limit.count()));
   writer.number(static_cast<int64_t>(question.limit.count()));
   writer.text(question.process);
+  writer.number(question.multiple_of);
   for (const int64_t rank : question.silent) writer.number(rank);
   return writer.take();
 }
@@ -23,6 +24,7 @@ Question to_question(const std::string& bytes) {
   question.first_limit = std::chrono::milliseconds(reader.number<int64_t>());
   question.limit = std::chrono::milliseconds(reader.number<int64_t>());
   question.process = reader.text();
+  question.multiple_of = reader.number<int64_t>();
   while (reader.left() > 0) question.silent.push_back(reader.number<int64_t>());
   return question;
 }

@@ -38,6 +38,9 @@ struct Question {
   // A text that no other process has. A process that has lost its connection may ask again over
   // another one, but another process must not ask with its number.
   std::string process;
+  // The next world has a multiple of so many processes, if so many come. What newcomers say does
+  // not count.
+  int64_t multiple_of = 1;
   // Ranks of that world from which nothing had come for silence_limit when the world was lost.
   std::vector<int64_t> silent;
 };

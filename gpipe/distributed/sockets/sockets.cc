@@ -103,9 +103,8 @@ void watch_line(int descriptor, std::chrono::milliseconds limit) {
   constexpr std::chrono::milliseconds kLeast{1000}, kMost = std::chrono::hours(24);
   constexpr int kProbes = 4;  // within the limit
   limit = std::clamp(limit, kLeast, kMost);
-  const int pause = static_cast<int>(
-      std::max<int64_t>(std::chrono::duration_cast<std::chrono::seconds>(limit).count() / kProbes,
-                        1));
+  const int pause = static_cast<int>(std::max<int64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(limit).count() / kProbes, 1));
   const auto set = [&](int level, int option, auto value) {
     setsockopt(descriptor, level, option, &value, sizeof value);
   };
