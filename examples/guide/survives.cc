@@ -2,8 +2,8 @@
 //
 //   launch --processes=4 --restarts=5 -- survives [STEPS [EVERY [LAYOUT [CHECKPOINT]]]]
 //
-// LAYOUT: pipeline (one over all processes), replicas (two, if the processes are an even number),
-// or zero (as many replicas as processes, with a ZeroOptimizer).
+// LAYOUT: pipeline (one over all processes), replicas (two; if the processes are an odd number, one
+// waits as a spare), or zero (four replicas, or two of fewer processes).
 
 #include <torch/torch.h>
 #include <unistd.h>
@@ -53,13 +53,6 @@ std::vector<int64_t> even_balance(int64_t stages) {
   return balance;
 }
 
-gpipe::World arrange(const gpipe::World& world, const std::string& layout) {
-  // The number of replicas must divide the groups, 4.
-  if (layout == "zero" && 4 % world.size() == 0) return world.grid(world.size(), 1);
-  if (layout == "replicas" && world.size() % 2 == 0) return world.grid(2, world.size() / 2);
-  return world;
-}
-
 // The loss as text with all of its bits.
 std::string exact(double number) {
   char digits[40];
@@ -74,7 +67,7 @@ at::Tensor rows_of(int64_t step) {
 
 at::Tensor loss_fn(at::Tensor output, at::Tensor target) { return torch::mse_loss(output, target); }
 
-void train(const gpipe::ResilientOptions& options, const std::string& layout) {
+void train(const gpipe::ResilientOptions& options, int64_t replicas) {
   const auto begin = std::chrono::steady_clock::now();
   // [survives]
   // #include "gpipe/resilient/resilient_run.h"
@@ -82,7 +75,7 @@ void train(const gpipe::ResilientOptions& options, const std::string& layout) {
   gpipe::ResilientRun run(options);
   run.run(
       [&](const gpipe::World& met) {  // once for each world
-        const gpipe::World world = arrange(met, layout);
+        const gpipe::World world = gpipe::as_replicas(met, replicas);
         gpipe::ResilientParts parts;
         parts.pipe =
             gpipe::GPipe(make_model(), gpipe::GPipeOptions(even_balance(world.processes_each()))
@@ -132,7 +125,9 @@ int main(int argc, char** argv) {
     options.snapshot_every = std::stoll(given(2, "10"));
     options.path = given(4, "");
     options.save_every = 25;
-    train(options, given(3, "pipeline"));
+    const std::string layout = given(3, "pipeline");
+    if (layout == "replicas") options.multiple_of = 2;
+    train(options, layout == "zero" ? 4 : layout == "replicas" ? 2 : 1);
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

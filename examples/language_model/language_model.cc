@@ -13,7 +13,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -643,21 +642,19 @@ int run_resiliently(const Settings& settings) {
   options.snapshot_every = settings.snapshot_every;
   options.path = settings.save;
   if (settings.save_every > 0) options.save_every = settings.save_every;
+  options.multiple_of = settings.replicas;
   gpipe::ResilientRun resilient(options);
   std::weak_ptr<Run> now;  // the parts of the ResilientRun own it, and end with each world
   resilient.run(
       [&](const gpipe::World& processes) {
         expect_same_flags(processes, settings);
-        // As many of the replicas as the processes that are left can be shared among.
-        const int64_t replicas = std::gcd(processes.size(), settings.replicas);
-        if (replicas != settings.replicas && processes.rank() == 0) {
+        const gpipe::World world = gpipe::as_replicas(processes, settings.replicas);
+        if (world.replicas() != settings.replicas && world.rank() == 0) {
           std::cerr << absl::StrCat("language_model: --replicas=", settings.replicas, ", but ",
-                                    processes.size(), " processes are shared among ", replicas,
+                                    world.size(), " processes are shared among ", world.replicas(),
                                     "\n");
         }
-        const auto run =
-            std::make_shared<Run>(settings, distributed::world_of_replicas(processes, replicas),
-                                  &resilient, options.on_phase);
+        const auto run = std::make_shared<Run>(settings, world, &resilient, options.on_phase);
         run->prepare();
         now = run;
         return Run::parts(run);

@@ -35,7 +35,7 @@ ABSL_FLAG(bool, bind_cores, false,
           "Whether each process is bound to its share of the cores that may be used here.");
 ABSL_FLAG(int64_t, restarts, 0,
           "How many processes that a signal ended may be started again, over the whole run, 0 to "
-          "1000000. Only for programs that go on after that (gpipe::meet); any other run ends.");
+          "1000000. Only for programs that go on after that (gpipe::meet); any other run fails.");
 ABSL_FLAG(int64_t, spares, 0,
           "How many more processes are started that wait for the death of another one, 0 to 1024. "
           "Only for programs that go on after that (gpipe::meet).");

@@ -244,9 +244,11 @@ def main():
             run.end(180)
         found, found_hash, twice = run.result()
         text = "\n".join(line for _, line in run.lines)
-        # If a process dies before any has asked for the first meeting, the launcher cannot know that the program goes
-        # on after deaths, and ends the run. If one dies when another one is done, all have done the work.
-        is_early = not found and run.process.returncode != 0 and any(phase == "start" for _, phase in killed)
+        # Without restarts, a process that dies before any has asked for the first meeting ends the run: the launcher
+        # cannot know that the program goes on after deaths. If one dies when another one is done, all have done the
+        # work.
+        is_early = (plan.restarts == 0 and not found and run.process.returncode != 0
+                    and any(phase == "start" for _, phase in killed))
         is_late = any(phase == "end" for _, phase in killed)
         is_same = found == losses and found_hash == hash_ and (run.process.returncode == 0 or is_late)
         is_from_disk = "no process holds" in text

@@ -16,6 +16,7 @@
 #include "gpipe/distributed/meet/environment.h"
 #include "gpipe/distributed/meet/meeting_client.h"
 #include "gpipe/distributed/meet/meeting_messages.h"
+#include "gpipe/distributed/sockets/token.h"
 #include "text/counted.h"
 
 namespace gpipe {
@@ -87,6 +88,8 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
     return world;
   } catch (const distributed::MeetingIsVoid&) {
     throw;
+  } catch (const distributed::MeetingIsUnreachable&) {
+    throw;
   } catch (const distributed::DistributedFailure& failure) {
     // Another rank has failed while the processes connected. If that did not end the run, all
     // processes meet again.
@@ -110,7 +113,7 @@ bool can_meet_again() {
          distributed::environment_of_this_process().launcher == distributed::Launcher::kGPipe;
 }
 
-Meeting meet(const WorldOptions& options) {
+Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
   if (!former().processes.expired()) {
     throw std::logic_error(
         "gpipe::meet() was called while the World of generation " +
@@ -122,6 +125,12 @@ Meeting meet(const WorldOptions& options) {
   question.number = distributed::environment_of_this_process().rank;
   question.first_limit = bounded(options.rendezvous_limit);
   question.limit = bounded(options.silence_limit);
+  static const std::string process = distributed::make_token();
+  question.process = process;
+  question.multiple_of = again.multiple_of;
+  for (const distributed::Fault& fault : again.faults) {
+    if (fault.kind == distributed::FaultKind::kSilence) question.silent.push_back(fault.rank);
+  }
   // A process that ends before the others have gone on without it would end the run. They take up
   // to `limit` to notice that it is gone and as long to meet, or kStarting if another one starts.
   constexpr milliseconds kStarting = std::chrono::seconds(20),
@@ -141,6 +150,11 @@ Meeting meet(const WorldOptions& options) {
       }
       return keep(std::move(meeting));
     } catch (const distributed::MeetingIsVoid&) {  // ask again
+    } catch (const distributed::MeetingIsUnreachable& cut) {
+      client.reset();
+      std::clog << std::string("gpipe: ") + cut.what() + ". It tries to reach it again, for " +
+                       std::to_string(patience.count() / 1000) + " s\n"
+                << std::flush;
     } catch (const distributed::MeetingIsOver& over) {
       throw WorldIsOver(over.what());
     }

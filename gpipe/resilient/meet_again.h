@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "gpipe/distributed/control/failure.h"
 #include "gpipe/world.h"
 
 namespace gpipe {
@@ -39,6 +40,16 @@ class WorldIsOver : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct MeetAgainOptions {
+  // The faults of the DistributedFailure that has ended the world before. Processes that were
+  // silent are waited for 2 s only, because the others have waited for them already.
+  std::vector<distributed::Fault> faults;
+  // The new world has a multiple of so many processes, if so many come. The last survivors that are
+  // left over wait, within the call, for a later world, in which they are newcomers. The same in
+  // all processes; a newcomer's does not count.
+  int64_t multiple_of = 1;
+};
+
 // Waits for the other processes, and connects them. Called first instead of
 // World::from_environment(), and again after a DistributedFailure, or whenever all processes agree
 // to. If a process dies while they meet, the others meet again, within the call.
@@ -47,6 +58,9 @@ class WorldIsOver : public std::runtime_error {
 // which needs them all. In later ones they wait for silence_limit, and for a process that was just
 // started 20 s at least; a process that does not come in time is left out. A newcomer that comes
 // when a world exists waits for the next one.
+//
+// If the line to the launcher is cut while this process waits, it tries to reach it again, for
+// twice silence_limit and 30 s.
 //
 // The processes need the launcher //gpipe/distributed:launch to meet again. Started by another one,
 // the first call is World::from_environment(), and the second one throws.
@@ -57,7 +71,7 @@ class WorldIsOver : public std::runtime_error {
 // Throws WorldIsOver; std::logic_error if the former World still lives, or if nobody keeps a
 // meeting place; otherwise what World::from_environment() throws, except for the death of a
 // process.
-Meeting meet(const WorldOptions& options = {});
+Meeting meet(const WorldOptions& options = {}, const MeetAgainOptions& again = {});
 
 // Whether meet() can be called again after a death: the launcher keeps a meeting place.
 bool can_meet_again();

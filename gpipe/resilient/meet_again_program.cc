@@ -3,8 +3,12 @@
 //
 //   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE [DIES_AFTER_MS NUMBER]
 //
+//   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE early NUMBER
+//
 // Each line that it writes has the form "KEY VALUE ...". It ends when there is a file STOP_FILE.
-// The process with that number kills itself so long after it begins to meet the others again.
+// The process with that number kills itself so long after it begins to meet the others again. With
+// "early" it does so when it starts, the first time, and the others do not begin to meet before it
+// has started once more.
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -83,20 +87,39 @@ void die_later(std::chrono::milliseconds wait) {
   }).detach();
 }
 
-void run(const std::string& stop_file, int64_t dies_after_ms, const std::string& who_dies) {
+void die_early(const std::string& base, bool is_it) {
+  const std::string died = base + ".died", again = base + ".again";
+  const auto exists = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
+  const auto touch = [](const std::string& path) {
+    if (std::FILE* const file = std::fopen(path.c_str(), "w")) std::fclose(file);
+  };
+  if (is_it && !exists(died)) {
+    touch(died);
+    kill(getpid(), SIGKILL);
+  }
+  if (is_it) touch(again);
+  while (!exists(again)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+void run(const std::string& stop_file, const std::string& when, const std::string& who_dies) {
   const std::string number = std::getenv("RANK") == nullptr ? "0" : std::getenv("RANK");
   say("process " + number + " pid " + std::to_string(getpid()));
+  if (when == "early") die_early(stop_file, number == who_dies);
   gpipe::WorldOptions options;
   options.silence_limit = std::chrono::seconds(2);
+  gpipe::MeetAgainOptions again;
   for (bool is_first = true;; is_first = false) {
-    if (!is_first && number == who_dies) die_later(std::chrono::milliseconds(dies_after_ms));
-    const gpipe::Meeting meeting = gpipe::meet(options);
+    if (!is_first && number == who_dies && when != "early") {
+      die_later(std::chrono::milliseconds(std::stoll(when)));
+    }
+    const gpipe::Meeting meeting = gpipe::meet(options, again);
     std::string from;
     for (const int64_t rank : meeting.came_from) from += " " + std::to_string(rank);
     say("world " + in_world(meeting) + " from" + from);
     try {
       return work(meeting, stop_file);
     } catch (const gpipe::distributed::DistributedFailure& failure) {
+      again.faults = failure.faults();
       say("lost " + in_world(meeting) + ": " + failure.what());
     }
   }
@@ -108,7 +131,7 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   torch::set_num_threads(1);
   try {
-    run(argv[1], argc > 3 ? std::atoi(argv[2]) : 0, argc > 3 ? argv[3] : "");
+    run(argv[1], argc > 3 ? argv[2] : "", argc > 3 ? argv[3] : "");
   } catch (const gpipe::WorldIsOver& over) {
     say(std::string("over: ") + over.what());
     return 3;

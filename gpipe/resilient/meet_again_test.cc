@@ -1,4 +1,5 @@
-// Tests of meet() with real processes, which die and meet again under the launcher.
+// Tests of meet() with real processes, which die and meet again under the launcher. One is of a
+// ResilientRun, the guide's program.
 #include "gpipe/resilient/meet_again.h"
 
 #include <fcntl.h>
@@ -38,16 +39,20 @@ int64_t now_ms() {
       .count();
 }
 
-// A run of meet_again_program under the launcher, and what it has written.
+// A run of a program under the launcher, and what it has written.
 class Launched {
  public:
-  explicit Launched(std::vector<std::string> flags,
-                    const std::vector<std::string>& arguments = {}) {
+  explicit Launched(std::vector<std::string> flags, const std::vector<std::string>& arguments = {},
+                    bool is_of_guide = false) {
     static int count = 0;
     base_ = ::testing::TempDir() + "/run_" + std::to_string(count++);
     flags.insert(flags.begin(), "gpipe/distributed/launch");
-    flags.insert(flags.end(),
-                 {"--processes=4", "--", "gpipe/resilient/meet_again_program", stop_file()});
+    flags.insert(flags.end(), {"--processes=4", "--"});
+    if (is_of_guide) {
+      flags.emplace_back("examples/guide/survives");
+    } else {
+      flags.insert(flags.end(), {"gpipe/resilient/meet_again_program", stop_file()});
+    }
     flags.insert(flags.end(), arguments.begin(), arguments.end());
     pid_ = fork();
     if (pid_ != 0) return;
@@ -193,6 +198,16 @@ TEST(MeetAgain, ARankThatIsKilledIsStartedAgainAndMeetsTheOthers) {
   run.expect_one_loss();
 }
 
+TEST(MeetAgain, ARankThatIsKilledBeforeTheFirstMeetingIsStartedAgain) {
+  for (const std::string number : {"0", "2"}) {
+    Launched run({"--restarts=1"}, {"early", number});
+    EXPECT_EQ(run.meets(4, 0), 1);
+    EXPECT_EQ(run.stop(), 0);
+    EXPECT_EQ(run.lines("is started again, restart 1 of 1").size(), 1U);
+    run.expect_one_loss();
+  }
+}
+
 TEST(MeetAgain, WithoutRestartsTheOthersGoOn) {
   for (const int64_t number : {0, 3}) {
     Launched run({});
@@ -324,6 +339,43 @@ TEST(MeetAgain, ARankThatStaysStoppedEndsWithTheRun) {
   run.meets(3, first);
   EXPECT_EQ(run.stop(), 0);
   EXPECT_THAT(run.text(), HasSubstr("the run has ended without rank 1: SIGTERM"));
+}
+
+// Two replicas of two processes with a ZeroOptimizer. Process 3 dies, and process 2 is left over.
+// The optimizer's states of process 2 were held by these two alone. Later process 0 dies, and
+// process 2 takes its place.
+TEST(ResilientReplicas, AProcessThatIsLeftOverWaitsForTheNextDeath) {
+  const auto results = [](const Launched& run) {
+    std::set<std::string> lines;
+    for (const char* with : {" loss ", " parameters "}) {
+      for (const std::string& line : run.lines(with)) lines.insert(line.substr(line.find(' ')));
+    }
+    return lines;
+  };
+  const auto kill_process = [](const Launched& run, int64_t number) {
+    const std::string key = "[" + std::to_string(number) + "] pid ";
+    const std::string line = run.lines(key).at(0);
+    kill(std::stoi(line.substr(key.size())), SIGKILL);
+  };
+  const std::vector<std::string> arguments = {"400", "3", "replicas"};
+  std::set<std::string> want;
+  {
+    Launched run({}, arguments, /*is_of_guide=*/true);
+    ASSERT_EQ(run.wait(), 0);
+    want = results(run);
+  }
+  ASSERT_EQ(want.size(), 401U);
+  Launched run({}, arguments, /*is_of_guide=*/true);
+  ASSERT_TRUE(run.has(1, "step 20 loss"));
+  kill_process(run, 3);
+  ASSERT_TRUE(run.has(1, "goes on with 2 processes"));
+  EXPECT_THAT(run.text(), HasSubstr("1 process is left over: a world has a multiple of 2"));
+  // By then the two processes hold new copies of all states.
+  ASSERT_TRUE(run.has(1, "step 60 loss"));
+  kill_process(run, 0);
+  ASSERT_TRUE(run.has(2, "goes on with 2 processes"));
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_EQ(results(run), want);
 }
 
 TEST(MeetAgain, WithoutAMeetingPlaceTheFirstWorldIsTheOnlyOne) {

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -16,7 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/resilient/meet_again.h"
 #include "gpipe/saving/saving.h"
 #include "machine/memory.h"
 #include "text/shown.h"
@@ -69,6 +69,50 @@ std::map<std::string, Holding> holdings(const std::vector<json>& ranks) {
   return found;
 }
 
+// The fingerprint of the newest snapshot of which all files are held; empty if there is none.
+std::string best_of(const std::map<std::string, Holding>& found) {
+  std::string best;
+  for (const auto& [fingerprint, holding] : found) {
+    if (!holding.missing.empty()) continue;
+    if (best.empty() || holding.step > found.at(best).step) best = fingerprint;
+  }
+  return best;
+}
+
+// What a process tells of the snapshots that it holds, for holdings().
+json told_of(const std::vector<Snapshot>& held) {
+  json told = json::array();
+  for (const Snapshot& snapshot : held) {
+    told.push_back({{"of", snapshot.fingerprint()},
+                    {"step", snapshot.progress().step},
+                    {"files", snapshot.files()},
+                    {"all_files", snapshot.all_files()}});
+  }
+  return told;
+}
+
+// The snapshot with this fingerprint; empty if it is not among them.
+Snapshot with(const std::vector<Snapshot>& held, const std::string& fingerprint) {
+  const auto found = std::find_if(held.begin(), held.end(), [&](const Snapshot& snapshot) {
+    return snapshot.fingerprint() == fingerprint;
+  });
+  return found == held.end() ? Snapshot() : *found;
+}
+
+// What all processes tell each other, by rank.
+std::vector<json> exchange(const World& world, const std::string& what, const json& own) {
+  internal::Processes* const processes = world.processes().get();
+  if (processes == nullptr) return {own};
+  return internal::in_call(processes, [&] {
+    std::vector<json> ranks;
+    for (const std::string& text : internal::exchange_long(*processes, "ResilientRun: " + what,
+                                                           own.dump(), /*is_patient=*/true)) {
+      ranks.push_back(json::parse(text));
+    }
+    return ranks;
+  });
+}
+
 std::string megabytes(int64_t bytes) {
   return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
 }
@@ -82,11 +126,18 @@ ResilientOptions checked(ResilientOptions options) {
                     ": give 1 or more");
   TORCH_CHECK_VALUE(options.max_recoveries >= 0, "ResilientOptions::max_recoveries is ",
                     options.max_recoveries, ": give 0 or more");
+  TORCH_CHECK_VALUE(options.multiple_of >= 1, "ResilientOptions::multiple_of is ",
+                    options.multiple_of, ": give 1 or more");
   if (!options.path.empty()) (void)check_checkpoint_path(options.path);
   return options;
 }
 
 }  // namespace
+
+World as_replicas(const World& world, int64_t most) {
+  const int64_t replicas = most < 1 ? most : std::gcd(world.size(), most);
+  return world.grid(replicas, replicas < 1 ? 1 : world.size() / replicas);
+}
 
 namespace internal {
 
@@ -115,7 +166,10 @@ std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks) {
 
 ResilientRun::ResilientRun(ResilientOptions options)
     : ResilientRun(
-          std::move(options), [](const WorldOptions& world) { return meet(world).world; },
+          std::move(options),
+          [](const WorldOptions& world, const MeetAgainOptions& again) {
+            return meet(world, again);
+          },
           can_meet_again()) {}
 
 ResilientRun::ResilientRun(ResilientOptions options, Meet meet, bool is_resilient)
@@ -135,8 +189,7 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   };
   while (true) {
     try {
-      enter("meet");
-      world_ = meet_(options_.world);
+      meet_others();
       run_in_world(
           make,
           [&](ResilientParts& parts, int64_t step) {
@@ -154,16 +207,51 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
         throw;
       }
       lost_ = failure.what();
+      faults_ = failure.faults();
       ++counts_.recoveries;
       if (!failed) failed = Clock::now();
     } catch (...) {
       parts_ = {};
       throw;
     }
-    was_rank_0_ = world_.rank() == 0;
     parts_ = {};
     world_ = World();
   }
+}
+
+void ResilientRun::meet_others() {
+  MeetAgainOptions again;
+  again.faults = faults_;
+  while (true) {
+    enter("meet");
+    const Meeting meeting = meet_(options_.world, again);
+    world_ = meeting.world;
+    const auto rank = static_cast<std::size_t>(world_.rank());
+    // A process that was left over has old copies, and has missed what was printed since.
+    if (rank < meeting.came_from.size() && meeting.came_from[rank] < 0) {
+      held_.clear();
+      printed_ = Place();
+    }
+    const int64_t left_over =
+        world_.size() > options_.multiple_of ? world_.size() % options_.multiple_of : 0;
+    if (left_over == 0 || !is_resilient_) return;
+    say(absl::StrCat(left_over, left_over == 1 ? " process is" : " processes are",
+                     " left over: a world has a multiple of ", options_.multiple_of,
+                     " processes, so the last ones wait as spares"));
+    hand_over(world_.size() - left_over);
+    again.faults.clear();
+    again.multiple_of = options_.multiple_of;
+    world_ = World();
+  }
+}
+
+void ResilientRun::hand_over(int64_t staying) {
+  const std::string best =
+      best_of(holdings(exchange(world_, "what each may hand over", {{"held", told_of(held_)}})));
+  if (best.empty()) return;
+  Snapshot held = internal::hand_over(world_, with(held_, best), staying);
+  held_.clear();
+  if (!held.empty()) held_.push_back(std::move(held));
 }
 
 void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& end) {
@@ -209,29 +297,13 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
 }
 
 int64_t ResilientRun::restore() {
-  json own = {{"held", json::array()},
-              {"was_rank_0", was_rank_0_},
-              {"printed", {printed_.step, printed_.line}},
-              {"has_printed", printed_.step >= 0},
-              {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}};
-  for (const Snapshot& snapshot : held_) {
-    own["held"].push_back({{"of", snapshot.fingerprint()},
-                           {"step", snapshot.progress().step},
-                           {"files", snapshot.files()},
-                           {"all_files", snapshot.all_files()}});
-  }
-  std::vector<json> ranks = {own};
-  internal::Processes* const processes = world_.processes().get();
-  if (processes != nullptr) {
-    ranks.clear();
-    internal::in_call(processes, [&] {
-      for (const std::string& text : internal::exchange_long(
-               *processes, "ResilientRun: what each holds", own.dump(), /*is_patient=*/true)) {
-        ranks.push_back(json::parse(text));
-      }
-      return true;
-    });
-  }
+  const std::vector<json> ranks =
+      exchange(world_, "what each holds",
+               {{"held", told_of(held_)},
+                {"was_rank_0", was_rank_0_},
+                {"printed", {printed_.step, printed_.line}},
+                {"has_printed", printed_.step >= 0},
+                {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}});
   is_saved_ = ranks.front().at("has_checkpoint");
   // The last line that the former rank 0 has printed for sure.
   Place sure = {options_.steps + 1, 0};
@@ -247,29 +319,22 @@ int64_t ResilientRun::restore() {
     if (place.step <= sure.step) sure = {place.step, 0};
   }
   printed_ = sure.step > options_.steps ? Place() : sure;
+  was_rank_0_ = world_.rank() == 0;
 
   const std::map<std::string, Holding> found = holdings(ranks);
-  std::string best;
-  std::set<std::string> missing;
-  for (const auto& [fingerprint, holding] : found) {
-    if (!holding.missing.empty()) {
-      missing.insert(holding.missing.begin(), holding.missing.end());
-    } else if (best.empty() || holding.step > found.at(best).step) {
-      best = fingerprint;
-    }
-  }
+  const std::string best = best_of(found);
   if (!best.empty()) {
-    const auto held = std::find_if(held_.begin(), held_.end(), [&](const Snapshot& snapshot) {
-      return snapshot.fingerprint() == best;
-    });
-    const Progress progress =
-        load_snapshot(parts_.pipe, *parts_.optimizer, held == held_.end() ? Snapshot() : *held);
+    const Progress progress = load_snapshot(parts_.pipe, *parts_.optimizer, with(held_, best));
     take(progress);
     say(absl::StrCat("goes on with ", world_.size(), " processes from step ", progress.step,
                      lost_.empty() ? "" : ": ", lost_));
     return progress.step;
   }
   held_.clear();
+  std::set<std::string> missing;
+  for (const auto& [fingerprint, holding] : found) {
+    missing.insert(holding.missing.begin(), holding.missing.end());
+  }
   const std::string lost =
       absl::StrCat("no process holds ", absl::StrJoin(missing, ", "), " of the last snapshot");
   if (is_saved_) {

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control/failure.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/resilient/meet_again.h"
 #include "gpipe/saving/snapshot.h"
 #include "gpipe/world.h"
 
@@ -31,6 +33,9 @@ struct ResilientOptions {
   int64_t save_every = 100;
   // How often a run goes on after deaths without a finished step between them.
   int64_t max_recoveries = 3;
+  // A world has a multiple of so many processes, say of the replicas, if so many are left. Those
+  // that are left over wait as spares for the next death.
+  int64_t multiple_of = 1;
   // For a monitor: called in each process with what it does next: "meet", "make", "restore",
   // "snapshot", "save", "step" or "end".
   std::function<void(const char* phase)> on_phase = nullptr;
@@ -92,7 +97,7 @@ class ResilientRun {
  public:
   using Make = std::function<ResilientParts(const World& world)>;
   using Body = std::function<void(ResilientParts& parts, int64_t step)>;
-  using Meet = std::function<World(const WorldOptions& options)>;
+  using Meet = std::function<Meeting(const WorldOptions& options, const MeetAgainOptions& again)>;
 
   // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1.
   explicit ResilientRun(ResilientOptions options);
@@ -123,6 +128,10 @@ class ResilientRun {
   };
 
   bool takes_snapshots() const;
+  // Meets the others, until they are a multiple of ResilientOptions::multiple_of.
+  void meet_others();
+  // The processes from rank `staying` on give the others what only they hold.
+  void hand_over(int64_t staying);
   // Runs in one world, until the run ends or a failure is thrown.
   void run_in_world(const Make& make, const Body& body, const Body& end);
   // Restores what the processes hold together. Returns the step to begin with.
@@ -152,11 +161,16 @@ class ResilientRun {
   int64_t line_ = 0;  // how many lines were logged in that step
   int64_t furthest_ = 0;
   int64_t recoveries_in_a_row_ = 0;
-  bool was_rank_0_ = false;
-  bool is_saved_ = false;  // whether there is a checkpoint at `path`
-  std::string lost_;       // why the former world ended, for a line
+  bool was_rank_0_ = false;                 // in the last world that was restored
+  bool is_saved_ = false;                   // whether there is a checkpoint at `path`
+  std::string lost_;                        // why the former world ended, for a line
+  std::vector<distributed::Fault> faults_;  // that have ended the former world
   ResilientCounts counts_;
 };
+
+// The processes as replicas of one pipeline: as many of `most` as they can be shared among equally.
+// For make(), with ResilientOptions::multiple_of. Throws std::invalid_argument for fewer than one.
+World as_replicas(const World& world, int64_t most);
 
 namespace internal {
 

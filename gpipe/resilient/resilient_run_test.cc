@@ -74,11 +74,14 @@ ResilientOptions eight_steps(const std::string& path = "") {
   return options;
 }
 
-ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr) {
+// `met_after`: the faults that the run gives to each meeting.
+ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr,
+                    std::vector<std::vector<Fault>>* met_after = nullptr) {
   return {std::move(options),
-          [worlds](const WorldOptions&) {
+          [worlds, met_after](const WorldOptions&, const MeetAgainOptions& again) {
             if (worlds != nullptr) ++*worlds;
-            return World();
+            if (met_after != nullptr) met_after->push_back(again.faults);
+            return Meeting();
           },
           /*is_resilient=*/true};
 }
@@ -112,6 +115,12 @@ TEST(ResilientRun, IsALoopWithoutLosses) {
   ResilientParts parts = make();
   for (int64_t step = 0; step < 8; ++step) train(parts, step);
   EXPECT_EQ(result.hash, parts.pipe->parameter_hash());
+}
+
+TEST(ResilientRun, TellsTheNextMeetingWhatHasEndedTheWorld) {
+  std::vector<std::vector<Fault>> met_after;
+  (void)outcome(run_of(eight_steps(), nullptr, &met_after), {2});
+  EXPECT_THAT(met_after, ElementsAre(std::vector<Fault>(), failure(FaultKind::kDeath).faults()));
 }
 
 TEST(ResilientRun, RepeatsStepsWithTheSameBitsAndPrintsOnce) {
@@ -203,6 +212,10 @@ TEST(ResilientRun, RefusesWhatWouldGiveOtherBits) {
   EXPECT_THAT(with_other_chunks, ThrowsMessage<std::runtime_error>(HasSubstr(
                                      "the run had 2 chunks, 0 groups, 1 threads per stage, and "
                                      "make() gave 3 chunks")));
+  ResilientOptions of_none;
+  of_none.multiple_of = 0;
+  EXPECT_THAT([&] { run_of(of_none); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("multiple_of is 0: give 1 or more")));
   ResilientOptions options;
   options.snapshot_every = 0;
   EXPECT_THAT([&] { run_of(options); },

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -193,11 +194,17 @@ class MemorySink final : public internal::CheckpointSink {
 // Brings together, within a call of all processes, what each holds of one snapshot.
 class Gathering {
  public:
-  Gathering(const ModelParts& parts, const Snapshot& held)
-      : parts_(parts), images_(held.images()) {}
+  // Whether this process needs the data of a file. `holders`: the ranks that hold it.
+  using Needs = std::function<bool(const std::string& name, const Image& image,
+                                   const std::vector<size_t>& holders)>;
 
+  // `world`: of several processes, or of replicas.
+  Gathering(const World& world, const Snapshot& held, Needs needs)
+      : world_(world), needs_(std::move(needs)), images_(held.images()) {}
+
+  // All files. Those that this process neither holds nor needs have no data.
   CheckpointImages images() {
-    if (parts_.processes != nullptr) {
+    if (world_.processes() != nullptr) {
       find_holders();
       share_headers();
       fetch();
@@ -210,7 +217,9 @@ class Gathering {
  private:
   std::vector<json> exchange(const std::string& what, const json& own) const {
     std::vector<json> all;
-    for (const std::string& text : parts_.exchange("load_snapshot: " + what, own.dump())) {
+    for (const std::string& text :
+         internal::exchange_long(*world_.processes(), "load_snapshot: " + what, own.dump(),
+                                 /*is_patient=*/true)) {
       all.push_back(json::parse(text));
     }
     return all;
@@ -237,7 +246,7 @@ class Gathering {
   void share_headers() {
     json own = json::object();
     for (const auto& [name, ranks] : holders_) {
-      if (static_cast<int64_t>(ranks.front()) != parts_.world.rank()) continue;
+      if (static_cast<int64_t>(ranks.front()) != world_.rank()) continue;
       const Image& image = images_.at(name);
       own[name] = {image.header, image.data_bytes};
       if (name != internal::progress_name()) continue;
@@ -258,23 +267,12 @@ class Gathering {
     }
   }
 
-  // The files with tensors or states of this process's layers whose data are not here.
+  // The files that this process needs whose data are not here.
   std::set<std::string> needed() const {
-    std::set<std::string> here;
-    for (const auto& [name, tensor] : parts_.here(internal::state_of(parts_.pipe))) {
-      here.insert(name);
-    }
     std::set<std::string> files;
     for (const auto& [name, image] : images_) {
       if (name == internal::progress_name() || image.data.defined()) continue;
-      const safetensors::File file(name, image);
-      for (const auto& [tensor, entry] : file.header().tensors) {
-        // `tensor` is a parameter ("0.weight") or a state of one ("0.weight/exp_avg").
-        if (here.count(tensor) != 0 || here.count(tensor.substr(0, tensor.rfind('/'))) != 0) {
-          files.insert(name);
-          break;
-        }
-      }
+      if (needs_(name, image, holders_.at(name))) files.insert(name);
     }
     return files;
   }
@@ -288,7 +286,7 @@ class Gathering {
     }
     TORCH_CHECK_VALUE(lost.empty(), "load_snapshot: no process holds ", absl::StrJoin(lost, ", "),
                       ": all processes that held it are lost");
-    const auto rank = static_cast<size_t>(parts_.world.rank());
+    const auto rank = static_cast<size_t>(world_.rank());
     const std::vector<json> needs = exchange("what each needs", needed());
     Mail mail;
     for (size_t to = 0; to < needs.size(); ++to) {
@@ -302,13 +300,30 @@ class Gathering {
         mail.receive(static_cast<int64_t>(from), image.data);
       }
     }
-    mail.move(*parts_.processes);
+    mail.move(*world_.processes());
   }
 
-  const ModelParts& parts_;
+  const World& world_;
+  const Needs needs_;
   CheckpointImages images_;
-  std::map<std::string, std::vector<size_t>> holders_;  // by file, the ranks that hold it
+  std::map<std::string, std::vector<size_t>> holders_;  // by file, the ranks that hold it, in order
 };
+
+// Says whether a file has tensors or states of this process's layers.
+Gathering::Needs needs_of_layers(const ModelParts& parts) {
+  std::set<std::string> here;
+  for (const auto& [name, tensor] : parts.here(internal::state_of(parts.pipe))) here.insert(name);
+  return [here = std::move(here)](const std::string& name, const Image& image,
+                                  const std::vector<size_t>&) {
+    const safetensors::File file(name, image);
+    const auto& tensors = file.header().tensors;
+    return std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) {
+      // The tensor is a parameter ("0.weight") or a state of one ("0.weight/exp_avg").
+      const std::string& tensor = each.first;
+      return here.count(tensor) != 0 || here.count(tensor.substr(0, tensor.rfind('/'))) != 0;
+    });
+  };
+}
 
 }  // namespace
 
@@ -352,7 +367,7 @@ Snapshot take_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Pr
 
 Progress load_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Snapshot& held) {
   return internal::load_run("load_snapshot", pipe, optimizer, [&](const ModelParts& parts) {
-    return internal::open_images(Gathering(parts, held).images());
+    return internal::open_images(Gathering(parts.world, held, needs_of_layers(parts)).images());
   });
 }
 
@@ -364,6 +379,25 @@ void take_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progre
   const int64_t to_come = bytes_to_come(zero != nullptr ? zero->local() : optimizer);
   save_run("take_snapshot", pipe, optimizer, progress, [&](const ModelParts& parts) {
     return std::make_unique<MemorySink>(parts, to_come, arrived);
+  });
+}
+
+Snapshot hand_over(const World& world, const Snapshot& held, int64_t staying) {
+  Processes* const processes = world.processes().get();
+  const auto stays = static_cast<size_t>(staying);
+  return in_call(processes, [&] {
+    CheckpointImages images =
+        Gathering(world, held,
+                  [&](const std::string&, const Image&, const std::vector<size_t>& holders) {
+                    const size_t holder = holders.front();
+                    return holder >= stays && holder % stays == static_cast<size_t>(world.rank());
+                  })
+            .images();
+    for (auto image = images.begin(); image != images.end();) {
+      image = image->second.data.defined() ? std::next(image) : images.erase(image);
+    }
+    (void)processes->exchange("hand_over: all have arrived", "", /*is_patient=*/true);
+    return Snapshot(std::move(images));
   });
 }
 

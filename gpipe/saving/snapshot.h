@@ -77,6 +77,11 @@ using SnapshotArrived = std::function<void(Snapshot snapshot, int64_t planned_by
 void take_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                    const SnapshotArrived& arrived);
 
+// Gives the files that only processes hold which leave to those that stay, the ranks below
+// `staying`. All processes of the world call this, each with what it holds of one snapshot. Returns
+// what this process holds then. Requirements: several processes, which hold all files together.
+Snapshot hand_over(const World& world, const Snapshot& held, int64_t staying);
+
 // The name of the machine that this process runs on.
 std::string host_name();
 

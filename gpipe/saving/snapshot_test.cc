@@ -258,6 +258,20 @@ TEST(WorldSnapshot, PlansTheMemoryForItsPartnerToo) {
   ranks.expect_ends();
 }
 
+// Of four processes one is lost, and its partner and another one leave. The state of the lost one,
+// which only its partner holds, and those of the others must stay.
+TEST(WorldSnapshot, ProcessesThatLeaveHandOverWhatOnlyTheyHold) {
+  const std::string want = undisturbed(adam);
+  WorldRanks ranks(4, [](const World& world, const WorldRanks::Say& say) {
+    const Snapshot taken = after_three_steps(world, {1, 1, 1, 2}, adam);
+    const bool is_new = world.rank() == 1;  // its partner is rank 2
+    const Snapshot held = internal::hand_over(world, is_new ? Snapshot() : taken, 2);
+    say(hash_of_the_rest(world, {2, 1, 1, 1}, adam, world.rank() < 2 ? held : Snapshot()));
+  });
+  EXPECT_THAT(ranks.lines(), Each(want));
+  ranks.expect_ends();
+}
+
 TEST(WorldSnapshot, SaysWhichStateIsLost) {
   WorldRanks ranks(4, [](const World& world, const WorldRanks::Say& say) {
     const Snapshot held = after_three_steps(world, {1, 1, 1, 2}, adam);

@@ -391,11 +391,19 @@ class Run {
 
   // Whether the others can go on after `rank` has ended with `status`.
   bool is_survivable(const Rank& rank, int status) const {
-    if (!meeting_.was_asked() || first_failure_ != nullptr || ends_all()) return false;
-    if (exit_code_of(status) == 0) return false;
+    if (first_failure_ != nullptr || ends_all() || exit_code_of(status) == 0) return false;
+    if (!meeting_.was_asked()) return is_early_death(status) && restarts_ < options_.restarts;
     if (meeting_.was_left_out(rank.number) || meeting_.is_outside(rank.number)) return true;
     if (rank.was_restarted && !meeting_.has_asked(rank.number)) return true;
     return is_cause(status) && !is_passed_on(status);
+  }
+
+  // Whether a signal ended a rank before any rank asked the meeting place. It is not known yet
+  // whether the program will ask, so the others cannot go on without that rank, but it may be
+  // started again. If a rank has ended with 0, the program does not ask.
+  bool is_early_death(int status) const {
+    return !meeting_.was_asked() && ended_well_before_.empty() && is_cause(status) &&
+           !is_passed_on(status);
   }
 
   // Starts the rank again, or lets the others go on without it. `text` describes the rank's end.
@@ -413,7 +421,7 @@ class Run {
       }
     }
     const std::vector<int64_t> left = running();
-    if (left.empty() && !ends) return false;
+    if ((left.empty() && !ends) || !meeting_.was_asked()) return false;
     if (left.empty()) {
       say(text);
     } else {
@@ -474,6 +482,14 @@ class Run {
     }
     if (survivable && go_on_without(rank, text)) return end_left_over();
     if (first_failure_ == nullptr) {
+      if (is_early_death(status)) {
+        text +=
+            "; no rank has called gpipe::meet() yet, as gpipe::ResilientRun does, so the run ends";
+        text += restarts_ > 0 ? ": no restart is left"
+                              : " (if the program calls it, --restarts=1 starts such a rank again)";
+      } else if (restarts_ > 0 && !meeting_.was_asked()) {
+        text += "; no rank has called gpipe::meet(), and --restarts is for programs that do";
+      }
       meeting_.end(name_ranks({rank.number}) + " " + describe_end(status) +
                    ", and that ends the whole run");
       first_failure_ = &rank;

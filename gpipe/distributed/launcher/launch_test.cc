@@ -147,13 +147,59 @@ TEST(Launch, AllSucceed) {
   EXPECT_THAT(lines_of(launched.error()), UnorderedElementsAre("[0] err", "[1] err", "[2] err"));
 }
 
-// The program has not asked for the meeting place, so it cannot go on after a death. The run ends,
-// and the launcher restarts nothing.
-TEST(Launch, RestartsDoNotCountForAProgramThatDoesNotMeetAgain) {
-  Launched launched(script({"--processes=2", "--restarts=3"},
-                           "if [ $RANK = 1 ]; then kill -KILL $$; fi; echo once"));
+// A script whose rank 1 kills itself before it asks for a meeting, the first time that it starts.
+// Rank 0 waits until rank 1 has started again; then each runs `rest`.
+std::string dies_early(const std::string& rest) {
+  static int count = 0;
+  const std::string base = ::testing::TempDir() + "/dies_early_" + std::to_string(count++);
+  const std::string died = base + ".died", again = base + ".again";
+  return "if [ $RANK = 1 ]; then if [ -e " + died + " ]; then touch " + again + "; else touch " +
+         died + "; kill -KILL $$; fi; fi; while [ ! -e " + again + " ]; do sleep 0.02; done; " +
+         rest;
+}
+
+TEST(Launch, ARankThatIsKilledBeforeAnyHasAskedForAMeetingIsStartedAgain) {
+  Launched launched(script({"--processes=2", "--restarts=1"}, dies_early("echo done")));
+  EXPECT_EQ(launched.wait(), 0);
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] done", "[1] done"));
+  EXPECT_THAT(launched.error(), HasSubstr("it is started again, restart 1 of 1"));
+}
+
+TEST(Launch, WithoutRestartsItSaysThatNoRankHadAskedForAMeeting) {
+  Launched launched(script({"--processes=2", "--grace=0.2"}, dies_early("echo done")));
   EXPECT_EQ(launched.wait(), 128 + SIGKILL);
+  EXPECT_THAT(
+      launched.error(),
+      HasSubstr("no rank has called gpipe::meet() yet, as gpipe::ResilientRun does, so the "
+                "run ends (if the program calls it, --restarts=1 starts such a rank again)"));
   EXPECT_THAT(launched.error(), HasSubstr("the failure began with rank 1"));
+}
+
+TEST(Launch, ARankThatIsKilledOnceMoreBeforeAnyHasAskedEndsTheRun) {
+  Launched launched(script({"--processes=2", "--restarts=1", "--grace=0.2"},
+                           dies_early("if [ $RANK = 1 ]; then kill -KILL $$; fi; sleep 100")));
+  EXPECT_EQ(launched.wait(), 128 + SIGKILL);
+  EXPECT_THAT(launched.error(), HasSubstr("so the run ends: no restart is left"));
+}
+
+// A program that never asks for a meeting fails in the other ranks after a death.
+TEST(Launch, AProgramThatDoesNotMeetAgainIsToldThatRestartsAreNotForIt) {
+  Launched launched(script({"--processes=2", "--restarts=3", "--grace=0.2"},
+                           dies_early("if [ $RANK = 0 ]; then exit 5; fi; sleep 100")));
+  EXPECT_EQ(launched.wait(), 5);
+  EXPECT_THAT(launched.error(), HasSubstr("no rank has called gpipe::meet(), and --restarts is for "
+                                          "programs that do"));
+}
+
+// A rank has ended with 0 and has not asked, so the program does not go on after deaths.
+TEST(Launch, RestartsDoNotCountForAProgramWithARankThatIsDone) {
+  const std::string pid = ::testing::TempDir() + "/pid_of_rank_0";
+  Launched launched(script({"--processes=2", "--restarts=3"},
+                           "if [ $RANK = 0 ]; then echo $$ > " + pid + ".new; mv " + pid + ".new " +
+                               pid + "; exit 0; fi; while [ ! -e " + pid +
+                               " ] || [ -e /proc/$(cat " + pid +
+                               ") ]; do sleep 0.02; done; kill -KILL $$"));
+  EXPECT_EQ(launched.wait(), 128 + SIGKILL);
   EXPECT_THAT(launched.error(), Not(HasSubstr("started again")));
 }
 

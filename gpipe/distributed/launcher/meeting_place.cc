@@ -10,7 +10,7 @@ namespace gpipe::distributed {
 namespace {
 
 constexpr std::size_t kMostVisitors = 4096;
-constexpr std::size_t kGreatestQuestion = 1024;  // bytes
+constexpr std::size_t kGreatestQuestion = 16384;  // bytes; each silent rank takes 8
 
 }  // namespace
 
@@ -96,10 +96,15 @@ bool MeetingPlace::take(Visitor& visitor, const Frame& frame, Time now) {
     return false;
   }
   if (question.secret != secret_ || question.number < 0) return false;
-  const bool is_taken = std::any_of(visitors_.begin(), visitors_.end(), [&](const Visitor& other) {
-    return &other != &visitor && other.number == question.number && other.connection.is_open();
-  });
-  if (is_taken) {
+  for (Visitor& other : visitors_) {
+    if (&other == &visitor || other.number != question.number || !other.connection.is_open()) {
+      continue;
+    }
+    if (!question.process.empty() && other.process == question.process) {
+      // The line was cut, and the process has noticed it before this end of its former connection.
+      lose(other);
+      continue;
+    }
     visitor.connection.queue(
         {kRefused, 0,
          "another process of rank " + std::to_string(question.number) +
@@ -107,6 +112,8 @@ bool MeetingPlace::take(Visitor& visitor, const Frame& frame, Time now) {
     return true;
   }
   visitor.number = question.number;
+  visitor.process = question.process;
+  watch_line(visitor.connection.descriptor(), question.limit);
   was_asked_ = true;
   have_asked_.insert(question.number);
   if (why_it_ends_) {

@@ -68,6 +68,7 @@ class MeetingPlace {
   struct Visitor {
     Connection connection;
     int64_t number = -1;  // until it has asked
+    std::string process;  // as in Question
   };
 
   void accept_all();

@@ -2,10 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -181,6 +188,85 @@ TEST(MeetingPlace, RefusesASecondProcessOfARank) {
   }
   place.with([](MeetingPlace& it) { return it.end("the test ends"), true; });
   EXPECT_THROW(waits.get(), MeetingIsOver);
+}
+
+// The process has lost its connection, and the place has not noticed that yet.
+TEST(MeetingPlace, AProcessMayAskAgainOverAnotherConnection) {
+  Served place(2);
+  Question asked = question(0);
+  asked.process = "this one";
+  MeetingClient first(place.variable(), kLimit);
+  auto is_told = std::async(std::launch::async, [&] { return first.ask(asked, 0); });
+  while (!place.with([](MeetingPlace& it) { return it.has_asked(0); })) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  MeetingClient again(place.variable(), kLimit);
+  auto of_again = std::async(std::launch::async, [&] { return again.ask(asked, 0); });
+  EXPECT_EQ(is_told.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  if (HasFailure()) place.with([](MeetingPlace& it) { return it.end("the test ends"), true; });
+  EXPECT_THROW(is_told.get(), std::runtime_error);
+  if (HasFailure()) return;
+  MeetingClient other(place.variable(), kLimit);
+  EXPECT_EQ(ask(other, 1, 0).get().plan.rank, 1);
+  EXPECT_EQ(of_again.get().plan.size, 2);
+}
+
+// Runs `body` in a thread with a network of its own, which has nothing but a loopback. `set_up(is)`
+// sets whether the loopback carries packets. Returns whether there can be such a network here.
+bool in_own_network(const std::function<void(const std::function<void(bool is)>& set_up)>& body) {
+  bool can = false;
+  std::thread([&] {
+    can = unshare(CLONE_NEWNET) == 0;
+    if (!can) return;
+    const Socket socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const auto set_up = [&](bool is) {
+      ifreq request{};
+      std::strcpy(request.ifr_name, "lo");
+      request.ifr_flags = is ? IFF_UP : 0;
+      ASSERT_EQ(ioctl(socket.get(), SIOCSIFFLAGS, &request), 0) << std::strerror(errno);
+    };
+    set_up(true);
+    body(set_up);
+  }).join();
+  return can;
+}
+
+TEST(MeetingPlace, BothEndsNoticeThatTheLineIsCut) {
+  const bool can = in_own_network([](const std::function<void(bool)>& set_up) {
+    Served place(2);
+    MeetingClient first(place.variable(), kLimit);
+    auto waits = std::async(std::launch::async,
+                            [&] { return first.ask(question(0, milliseconds(1000)), 0); });
+    while (!place.with([](MeetingPlace& it) { return it.waits(); })) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    set_up(false);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (place.with([](MeetingPlace& it) { return it.waits(); }) &&
+           std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_FALSE(place.with([](MeetingPlace& it) { return it.waits(); }));
+    EXPECT_EQ(waits.wait_until(end), std::future_status::ready);
+    set_up(true);
+    // Ends the wait of a client that has not noticed anything.
+    place.with([](MeetingPlace& it) { return it.ended(0), true; });
+    try {
+      waits.get();
+      FAIL() << "there is a world of one process";
+    } catch (const MeetingIsUnreachable& cut) {
+      EXPECT_THAT(cut.what(), HasSubstr("was cut while this process waited for its answer"));
+    } catch (const std::exception& error) {
+      FAIL() << error.what();
+    }
+    place.with([](MeetingPlace& it) { return it.started(0), true; });
+    MeetingClient again(place.variable(), kLimit);
+    MeetingClient second(place.variable(), kLimit);
+    auto of_again = ask(again, 0, 0);
+    EXPECT_EQ(ask(second, 1, 0).get().plan.rank, 1);
+    EXPECT_EQ(of_again.get().plan.rank, 0);
+  });
+  if (!can) GTEST_SKIP() << "a network of its own needs root";
 }
 
 TEST(MeetingClient, GivesUpAPlaceThatNobodyCanReach) {

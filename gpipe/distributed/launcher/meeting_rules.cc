@@ -10,6 +10,9 @@ namespace {
 constexpr std::chrono::seconds kConnecting{5};
 // The least time that the others wait for a process that has just been started.
 constexpr std::chrono::seconds kStarting{20};
+// The time that the others wait for a process that was silent. They have waited for it before they
+// gave up their world. If it was only kept from running, it learns of that at once, and asks.
+constexpr std::chrono::seconds kSilent{2};
 // After so many planned worlds in a row to which no process has connected, those that ask first
 // meet without the others.
 constexpr int kMostInVain = 3;
@@ -51,8 +54,8 @@ void MeetingRules::ask(int64_t number, int64_t former, const Question& question,
                         "the run goes on without this process: its world, generation " +
                             std::to_string(former) + ", is over, and generation " +
                             std::to_string(agreed_) +
-                            " exists. It did not come within silence_limit, as a process that was "
-                            "stopped or computes for too long",
+                            " exists. It did not come in time, as a process that was stopped, was "
+                            "cut off or computes for longer than silence_limit",
                         0,
                         {}});
     return;
@@ -70,6 +73,11 @@ void MeetingRules::arrived(int64_t number, int64_t generation) {
   in_vain_ = 0;
   members_ = planned_->members;
   members_left_ = {members_.begin(), members_.end()};
+  // A survivor that is left over becomes a newcomer, which waits for the next world.
+  for (const int64_t other : planned_->left_over) {
+    const auto asking = asking_.find(other);
+    if (asking != asking_.end()) asking->second.former = 0;
+  }
   planned_.reset();
   for (const int64_t member : members_) answers_.push_back({member, kGo, generation, "", 0, {}});
   // Processes that asked while the others connected came too late for this world. Their questions
@@ -106,6 +114,19 @@ std::chrono::milliseconds MeetingRules::patience_with(int64_t number,
   return std::max<std::chrono::milliseconds>(question.limit, kStarting);
 }
 
+std::set<int64_t> MeetingRules::silent() const {
+  std::set<int64_t> numbers;
+  for (const auto& [number, asking] : asking_) {
+    if (!is_survivor(number)) continue;
+    for (const int64_t rank : asking.question.silent) {
+      if (rank < 0 || rank >= static_cast<int64_t>(members_.size())) continue;
+      const int64_t silent = members_[static_cast<std::size_t>(rank)];
+      if (is_member(silent)) numbers.insert(silent);
+    }
+  }
+  return numbers;
+}
+
 std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   if (planned_ && now >= planned_->end) {
     // If nobody has arrived, the network may be slow, so all are waited for again, a few times. The
@@ -119,6 +140,7 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   }
   if (!planned_ && begins()) {
     const Question& first = asking_.begin()->second.question;
+    const std::set<int64_t> were_silent = silent();
     if (!meeting_began_) meeting_began_ = now;
     Time next = Time::max();
     std::vector<int64_t> late;
@@ -128,7 +150,11 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
       const bool is_needed = static_cast<int64_t>(asking_.size()) < most_;
       if (!is_needed && !is_member(number) && agreed_ != 0) continue;
       late.push_back(number);
-      const Time end = *meeting_began_ + patience_with(number, first);
+      std::chrono::milliseconds patience = patience_with(number, first);
+      if (were_silent.count(number) != 0) {
+        patience = std::min<std::chrono::milliseconds>(patience, kSilent);
+      }
+      const Time end = *meeting_began_ + patience;
       if (now >= end) {
         too_late.push_back(number);
       } else {
@@ -160,15 +186,25 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
 void MeetingRules::plan(Time now) {
   Planned next;
   std::vector<int64_t> came_from;
+  int64_t multiple = 1;
+  for (const auto& [number, asking] : asking_) {
+    if (is_survivor(number)) multiple = std::max(multiple, asking.question.multiple_of);
+  }
+  int64_t size = std::min(static_cast<int64_t>(asking_.size()), most_);
+  if (size > multiple) size -= size % multiple;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     if (!is_survivor(members_[rank])) continue;
+    if (static_cast<int64_t>(next.members.size()) >= size) {
+      next.left_over.insert(members_[rank]);
+      continue;
+    }
     next.members.push_back(members_[rank]);
     came_from.push_back(static_cast<int64_t>(rank));
   }
   std::chrono::milliseconds limit{0};
   for (const auto& [number, asking] : asking_) {
     limit = std::max(limit, agreed_ == 0 ? asking.question.first_limit : asking.question.limit);
-    if (is_survivor(number) || static_cast<int64_t>(next.members.size()) >= most_) continue;
+    if (is_survivor(number) || static_cast<int64_t>(next.members.size()) >= size) continue;
     next.members.push_back(number);
     came_from.push_back(-1);
   }

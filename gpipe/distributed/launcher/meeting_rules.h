@@ -69,13 +69,16 @@ class MeetingRules {
   struct Planned {
     int64_t generation = 0;
     std::vector<int64_t> members;
-    std::set<int64_t> missing;  // members that have not arrived
+    std::set<int64_t> missing;    // members that have not arrived
+    std::set<int64_t> left_over;  // survivors that wait for a later world
     Time end;
   };
 
   bool is_planned(int64_t number) const;
   bool is_survivor(int64_t number) const;
   bool begins() const;
+  // The living members of the world that those who ask have lost because of their silence.
+  std::set<int64_t> silent() const;
   // How long the others wait for a process that lives.
   std::chrono::milliseconds patience_with(int64_t number, const Question& question) const;
   void give_up_plan();

@@ -32,7 +32,15 @@ class Played {
   explicit Played(int64_t size, int64_t spares = 0) : rules(size) {
     for (int64_t number = 0; number < size + spares; ++number) rules.started(number);
   }
-  void ask(int64_t number, int64_t former) { rules.ask(number, former, question(number), now); }
+  // `silent`: ranks of the world `former` that this process has lost because of their silence.
+  void ask(int64_t number, int64_t former, const std::vector<int64_t>& silent = {},
+           int64_t multiple_of = 1) {
+    Question asked = question(number);
+    asked.limit = limit;
+    asked.multiple_of = multiple_of;
+    asked.silent = silent;
+    rules.ask(number, former, asked, now);
+  }
   // What the rules tell now, as texts like "1: world 2 as 0 from -1 2": process 1 has rank 0 in
   // world 2.
   std::vector<std::string> told() {
@@ -69,6 +77,7 @@ class Played {
 
   MeetingRules rules;
   MeetingRules::Time now{};
+  milliseconds limit{1000};
 };
 
 TEST(MeetingRules, TheFirstWorldHasTheOrderOfTheLauncher) {
@@ -152,6 +161,38 @@ TEST(MeetingRules, AProcessThatDoesNotComeInTimeIsLeftOutAndToldSo) {
   EXPECT_THAT(run.told(), SizeIs(3));
 }
 
+// The survivors have waited for silent ranks already, until they gave up their world.
+TEST(MeetingRules, RanksThatWereSilentAreNotWaitedForAgain) {
+  Played run(4);
+  run.limit = milliseconds(30'000);
+  run.meet({0, 1, 2, 3}, 0, 1);
+  run.rules.ended(0);  // from here on numbers and ranks differ
+  for (const int64_t number : {1, 2, 3}) run.ask(number, 1);
+  run.told();
+  for (const int64_t number : {1, 2, 3}) run.rules.arrived(number, 2);
+  run.told();
+  run.ask(1, 2, {1, 2, 7});  // processes 2 and 3; there is no rank 7
+  EXPECT_THAT(run.told(), IsEmpty());
+  ASSERT_TRUE(run.rules.next_time().has_value());
+  EXPECT_LE(*run.rules.next_time() - run.now, milliseconds(3000));
+  run.ask(2, 2, {2});  // process 2 was not silent for long
+  run.now = *run.rules.next_time();
+  EXPECT_THAT(run.told(), ElementsAre("1: world 3 as 0 from 0 1", "2: world 3 as 1 from 0 1"));
+}
+
+TEST(MeetingRules, ARankThatSomebodyElseWaitsForHasTheWholeLimit) {
+  Played run(3);
+  run.limit = milliseconds(30'000);
+  run.meet({0, 1, 2}, 0, 1);
+  run.ask(0, 1, {2});
+  run.told();
+  run.now = *run.rules.next_time();
+  EXPECT_THAT(run.told(), IsEmpty());  // process 1 was not silent, so it may come later
+  EXPECT_GE(*run.rules.next_time() - run.now, milliseconds(20'000));
+  run.ask(1, 1, {2});
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+}
+
 TEST(MeetingRules, ANewcomerHasTimeToStart) {
   Played run(3);
   run.meet({0, 1, 2}, 0, 1);
@@ -178,6 +219,45 @@ TEST(MeetingRules, SparesTakeThePlacesOfTheDead) {
   EXPECT_THAT(run.told(), IsEmpty());
   run.ask(1, 1);
   EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 -1", "2: world 2 as 1 from 1 -1"));
+}
+
+TEST(MeetingRules, SurvivorsThatAreLeftOverWaitAsSpares) {
+  Played run(4);
+  run.meet({0, 1, 2, 3}, 0, 1);
+  run.rules.ended(0);
+  for (const int64_t number : {1, 2, 3}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 2", "2: world 2 as 1 from 1 2"));
+  run.rules.arrived(1, 2);
+  run.rules.arrived(2, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: go 2", "2: go 2"));
+  EXPECT_FALSE(run.rules.is_member(3));
+  // Process 3 has asked already. It is a newcomer, and its multiple does not count any more.
+  run.rules.ended(1);
+  run.rules.started(1);
+  run.ask(2, 2);
+  run.ask(1, 0);
+  EXPECT_THAT(run.told(),
+              ElementsAre("2: world 3 as 0 from 1 -1 -1", "1: world 3 as 1 from 1 -1 -1",
+                          "3: world 3 as 2 from 1 -1 -1"));
+}
+
+TEST(MeetingRules, IfTheWorldIsVoidOneThatIsLeftOverMayStillBeInTheNext) {
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+  run.rules.ended(0);
+  EXPECT_THAT(run.told(), ElementsAre("1: void 2"));
+  run.ask(1, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: world 3 as 0 from 1 2", "2: world 3 as 1 from 1 2"));
+}
+
+TEST(MeetingRules, FewerThanTheMultipleAllGoOn) {
+  Played run(4);
+  run.meet({0, 1, 2, 3}, 0, 1);
+  run.rules.ended(2);
+  for (const int64_t number : {0, 1, 3}) run.ask(number, 1, {}, 4);
+  EXPECT_THAT(run.told(), SizeIs(3));
 }
 
 TEST(MeetingRules, TheOthersNeedNotWaitForOneThatDoesNotCome) {

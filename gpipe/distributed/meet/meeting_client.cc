@@ -69,17 +69,18 @@ MeetingClient::MeetingClient(const std::string& place, milliseconds limit) {
                                 "and a program must not change it");
   }
   secret_ = place.substr(slash + 1);
-  Endpoint endpoint;
-  endpoint.address = place.substr(0, colon);
-  if (!endpoint.address.empty() && endpoint.address.front() == '[') {
-    endpoint.address = endpoint.address.substr(1, endpoint.address.size() - 2);
+  endpoint_.address = place.substr(0, colon);
+  if (!endpoint_.address.empty() && endpoint_.address.front() == '[') {
+    endpoint_.address = endpoint_.address.substr(1, endpoint_.address.size() - 2);
   }
-  endpoint.port = std::atoi(place.substr(colon + 1, slash - colon - 1).c_str());
-  connection_ = Connection(reach(endpoint, limit));
+  endpoint_.port = std::atoi(place.substr(colon + 1, slash - colon - 1).c_str());
+  connection_ = Connection(reach(endpoint_, limit));
+  made_ = std::chrono::steady_clock::now();
 }
 
 MeetingClient::World MeetingClient::ask(Question question, int64_t former) {
   question.secret = secret_;
+  watch_line(connection_.descriptor(), question.limit);
   send({kAsk, static_cast<uint32_t>(former), to_bytes(question)});
   while (true) {
     const Frame frame = *next(std::nullopt);
@@ -122,7 +123,7 @@ std::optional<Frame> MeetingClient::next(std::optional<milliseconds> limit) {
       return std::nullopt;
     }
     const Connection::State state = connection_.read(arrived_);
-    if (state != Connection::State::kOpen && arrived_.empty()) throw std::runtime_error(kGone);
+    if (state != Connection::State::kOpen && arrived_.empty()) throw_end();
   }
   Frame frame = std::move(arrived_.front());
   arrived_.erase(arrived_.begin());
@@ -132,8 +133,20 @@ std::optional<Frame> MeetingClient::next(std::optional<milliseconds> limit) {
 void MeetingClient::send(Frame frame) {
   connection_.queue(frame);
   do {
-    if (!connection_.flush()) throw std::runtime_error(kGone);
+    if (!connection_.flush()) throw_end();
   } while (connection_.has_unwritten() && wait_for(connection_, POLLOUT, -1));
+}
+
+void MeetingClient::throw_end() const {
+  // A connection that breaks at once was not cut: nobody answers behind it.
+  constexpr std::chrono::seconds kCut{1};
+  const int error = connection_.error();
+  if (error == 0 || std::chrono::steady_clock::now() < made_ + kCut) {
+    throw std::runtime_error(kGone);
+  }
+  throw MeetingIsUnreachable("the line to the launcher's meeting place at " + to_text(endpoint_) +
+                             " was cut while this process waited for its answer (" +
+                             std::strerror(error) + ")");
 }
 
 }  // namespace gpipe::distributed

@@ -26,9 +26,17 @@ class MeetingIsOver : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The line to the meeting place was cut for about the limit of the last question, or for so long
+// that the meeting place has given up the connection. Another MeetingClient may reach it again.
+class MeetingIsUnreachable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Thread-safety: none.
 //
-// Throws: std::runtime_error if the meeting place is gone.
+// Throws: MeetingIsUnreachable, from all functions but the constructor; std::runtime_error if the
+// meeting place is gone.
 class MeetingClient {
  public:
   // Connects to `place`, the value of kMeetingPlaceVariable. Tries for `limit`, because a line that
@@ -55,12 +63,16 @@ class MeetingClient {
   // The next message; no value if none comes within `limit`. Without a limit, waits for ever.
   std::optional<Frame> next(std::optional<std::chrono::milliseconds> limit);
   void send(Frame frame);
+  // Called when the connection has ended.
+  [[noreturn]] void throw_end() const;
 
   std::string secret_;
   Connection connection_;
   std::vector<Frame> arrived_;
-  int64_t generation_ = 0;  // the generation that ask() has returned last
-  bool is_void_ = false;    // whether that generation does not come to exist
+  Endpoint endpoint_;                             // the meeting place
+  std::chrono::steady_clock::time_point made_{};  // when the connection was made
+  int64_t generation_ = 0;                        // the generation that ask() has returned last
+  bool is_void_ = false;                          // whether that generation does not come to exist
 };
 
 }  // namespace gpipe::distributed

@@ -10,6 +10,9 @@ std::string to_bytes(const Question& question) {
   writer.number(question.number);
   writer.number(static_cast<int64_t>(question.first_limit.count()));
   writer.number(static_cast<int64_t>(question.limit.count()));
+  writer.text(question.process);
+  writer.number(question.multiple_of);
+  for (const int64_t rank : question.silent) writer.number(rank);
   return writer.take();
 }
 
@@ -20,7 +23,9 @@ Question to_question(const std::string& bytes) {
   question.number = reader.number<int64_t>();
   question.first_limit = std::chrono::milliseconds(reader.number<int64_t>());
   question.limit = std::chrono::milliseconds(reader.number<int64_t>());
-  reader.end();
+  question.process = reader.text();
+  question.multiple_of = reader.number<int64_t>();
+  while (reader.left() > 0) question.silent.push_back(reader.number<int64_t>());
   return question;
 }
 

@@ -35,6 +35,14 @@ struct Question {
   // How long those that ask wait for the others, in the first world and in later ones.
   std::chrono::milliseconds first_limit{0};
   std::chrono::milliseconds limit{0};
+  // A text that no other process has. A process that has lost its connection may ask again over
+  // another one, but another process must not ask with its number.
+  std::string process;
+  // The next world has a multiple of so many processes, if so many come. What newcomers say does
+  // not count.
+  int64_t multiple_of = 1;
+  // Ranks of that world from which nothing had come for silence_limit when the world was lost.
+  std::vector<int64_t> silent;
 };
 
 struct PlannedWorld {

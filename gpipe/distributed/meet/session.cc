@@ -82,10 +82,12 @@ std::string token_key(int64_t rank, int64_t n) {
 // session that did not connect takes no number: other ranks may have made more attempts, or fewer.
 std::atomic<int64_t> sessions_of_this_process{0};
 
-// Whether the rank ended or is silent. A rank that threw lives.
+// Whether the rank's process ended or is silent. One that threw or left lives, and may keep its
+// store for another session.
 bool lost(int64_t rank, const DistributedFailure& failure) {
   return std::any_of(failure.faults().begin(), failure.faults().end(), [&](const Fault& fault) {
-    return fault.rank == rank && fault.kind != FaultKind::kException;
+    return fault.rank == rank &&
+           (fault.kind == FaultKind::kDeath || fault.kind == FaultKind::kSilence);
   });
 }
 

@@ -24,7 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/meet/c10d.h"
+#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/distributed/sockets/sockets.h"
 #include "gpipe/testing/processes/rank_processes.h"
@@ -246,6 +248,44 @@ TEST(Session, ARankThatIsLateConnectsAtItsNextAttempt) {
     EXPECT_EQ(ranks.next(0), "connected") << "rank " << late << " is late";
     EXPECT_EQ(ranks.next(1), "connected") << "rank " << late << " is late";
   }
+}
+
+// Rank 0 leaves while rank 1 connects, and keeps its store, as it does for another session. Rank 1
+// must not be counted in it any more, or its next attempt would be a second process with its rank.
+TEST(Session, ARankThatDoesNotConnectIsNotCountedAfterRank0HasLeft) {
+  const MasterPort port;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    if (rank == 1) {
+      try {
+        Session::connect(read_environment(variables(1, 2, port.number())), quick());
+      } catch (const DistributedFailure& failure) {
+        say(failure.what());
+      }
+      return;
+    }
+    int number = port.number();
+    const auto store =
+        serve_store(listen_on("127.0.0.1", &number), {"127.0.0.1", number}, "gpipe/0/");
+    {
+      ByteWriter own;
+      own.text("127.0.0.1");
+      int own_port = 0;
+      ControlOptions options;
+      options.size = 2;
+      options.token = "token";
+      options.listener = listen_on("127.0.0.1", &own_port);
+      own.number(static_cast<int32_t>(own_port));
+      Control control(std::move(options));
+      store->under("token/")->set("rank/0", own.take());
+      store->set("token/1/1", "token");
+      control.wait_until_connected(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (store->add("come/1", 0) != 0 && std::chrono::steady_clock::now() < end) usleep(10'000);
+    say("counted " + std::to_string(store->add("come/1", 0)));
+  });
+  EXPECT_THAT(ranks.next(1), HasSubstr("it ended after 0 calls, but is needed for"));
+  EXPECT_EQ(ranks.next(0), "counted 0");
 }
 
 TEST(Session, SaysThatThereIsNoStore) {

@@ -30,7 +30,11 @@ bool Connection::flush() {
     const ssize_t count =
         send(socket_.get(), out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (count < 0) {
+      error_ = errno;
+      return false;
+    }
     written_ += static_cast<size_t>(count);
   }
   out_.clear();
@@ -46,6 +50,7 @@ Connection::State Connection::read(std::vector<Frame>& frames) {
     const ssize_t count = recv(socket_.get(), bytes, sizeof bytes, 0);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (count < 0) error_ = errno;
     if (count <= 0) return State::kClosed;
     in_.append(bytes, static_cast<size_t>(count));
     if (parse(frames) == State::kDamaged) return State::kDamaged;

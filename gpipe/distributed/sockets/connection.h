@@ -57,6 +57,8 @@ class Connection {
 
   // Appends the frames that have arrived. One call reads a limited amount; the next one goes on.
   State read(std::vector<Frame>& frames);
+  // The errno that broke the connection; 0 if it did not break, or if the other end closed it.
+  int error() const { return error_; }
 
  private:
   State parse(std::vector<Frame>& frames);
@@ -66,6 +68,7 @@ class Connection {
   std::string out_;
   size_t written_ = 0;  // bytes of out_ that have been written
   size_t greatest_body_ = kGreatestBody;
+  int error_ = 0;
 };
 
 }  // namespace gpipe::distributed

@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -95,6 +97,23 @@ int connect_error(const Socket& socket) {
   socklen_t size = sizeof error;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
   return error;
+}
+
+void watch_line(int descriptor, std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kLeast{1000}, kMost = std::chrono::hours(24);
+  constexpr int kProbes = 4;  // within the limit
+  limit = std::clamp(limit, kLeast, kMost);
+  const int pause = static_cast<int>(std::max<int64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(limit).count() / kProbes, 1));
+  const auto set = [&](int level, int option, auto value) {
+    setsockopt(descriptor, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_KEEPIDLE, pause);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, pause);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  // This limit also holds for bytes that were sent, which the system would repeat for 15 minutes.
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(limit.count()));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 Socket accept_on(const Socket& listener, int* error) {

@@ -2,6 +2,7 @@
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_SOCKETS_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_SOCKETS_H_
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -54,6 +55,11 @@ Socket begin_connect(const Endpoint& endpoint);
 
 // The result of begin_connect(), once the socket is writable or has an error: 0 or an errno.
 int connect_error(const Socket& socket);
+
+// Makes the system look whether the other end of a connection can be reached while nothing is sent
+// over it. If it cannot for about `limit`, a second at least, the connection breaks: reading and
+// writing fail with an errno.
+void watch_line(int descriptor, std::chrono::milliseconds limit);
 
 // The next connection of a listening socket; not open if none is waiting. *error, if given, becomes
 // 0, or an errno if a waiting connection cannot be accepted, e.g. if no descriptor is left.
