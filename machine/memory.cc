@@ -2,22 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <optional>
-#include <string>
+#include <sstream>
 
 namespace gpipe::machine {
 namespace {
-
-// The bytes that a line such as "MemAvailable: 12345 kB" of the machine's figures says.
-std::optional<int64_t> of_machine(const std::string& name) {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  for (int64_t kibibytes = 0; file >> key >> kibibytes;) {
-    if (key == name) return kibibytes * 1024;
-    std::getline(file, unit);
-  }
-  return std::nullopt;
-}
 
 // The bytes of files that a control group counts as used, and that the kernel gives back if
 // somebody needs memory.
@@ -42,7 +30,7 @@ std::optional<int64_t> number(const std::string& path) {
 }  // namespace
 
 int64_t available_memory() {
-  std::optional<int64_t> least = of_machine("MemAvailable:");
+  std::optional<int64_t> least = bytes_of_line("/proc/meminfo", "MemAvailable:");
   // The limits that Linux's control groups set, in their second and in their first version.
   struct Group {
     std::string folder, most, used, prefix;
@@ -58,6 +46,17 @@ int64_t available_memory() {
     least = least ? std::min(*least, rest) : rest;
   }
   return least.value_or(0);
+}
+
+std::optional<int64_t> bytes_of_line(const std::string& file, const std::string& name) {
+  std::ifstream lines(file);
+  std::string key;
+  int64_t kibibytes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    if (words >> key >> kibibytes && key == name) return kibibytes * 1024;
+  }
+  return std::nullopt;
 }
 
 }  // namespace gpipe::machine

@@ -37,18 +37,12 @@ Tensors max_pool3d(const Arguments& in) {
   return {output, indices};
 }
 
-// Adaptive pooling over the last `count` dimensions.
+// Pooling over the last `count` dimensions, whose sizes the caller gives: adaptive pooling, and max
+// pooling undone.
 template <int64_t count>
-Tensors adaptive_pool(const Arguments& in) {
+Tensors pool_to_given_size(const Arguments& in) {
   const at::Tensor input = in.tensor("self");
   // In three dimensions the result is contiguous, because no kernel keeps channels last there.
-  const auto format = count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
-  return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
-}
-
-template <int64_t count>
-Tensors max_unpool(const Arguments& in) {
-  const at::Tensor input = in.tensor("self");
   const auto format = count == 2 ? input.suggest_memory_format() : c10::MemoryFormat::Contiguous;
   return {made_like(input, with_last(input, in.integers("output_size", count)), format)};
 }
@@ -59,13 +53,13 @@ std::vector<MetaKernel> pool_kernels() {
   return {
       {"max_pool3d_with_indices", max_pool3d},
       in_format_of("max_pool3d_with_indices_backward", "self"),
-      {"_adaptive_avg_pool2d", adaptive_pool<2>},
+      {"_adaptive_avg_pool2d", pool_to_given_size<2>},
       in_format_of("_adaptive_avg_pool2d_backward", "self"),
-      {"_adaptive_avg_pool3d", adaptive_pool<3>},
+      {"_adaptive_avg_pool3d", pool_to_given_size<3>},
       contiguous_like("_adaptive_avg_pool3d_backward", "self"),
       contiguous_like("fractional_max_pool3d_backward", "self"),
-      {"max_unpool2d", max_unpool<2>},
-      {"max_unpool3d", max_unpool<3>},
+      {"max_unpool2d", pool_to_given_size<2>},
+      {"max_unpool3d", pool_to_given_size<3>},
   };
 }
 

@@ -211,11 +211,19 @@ bool same(const LayerKind& a, const LayerKind& b) {
   return a.window() == b.window() && a.rotates() == b.rotates() && a.sparse() == b.sparse();
 }
 
-// Sets the kinds of layers. Their rotary options are set later.
-void set_layers(TransformerOptions& options, const std::vector<LayerKind>& layers) {
+// If the number of layers is far too large, check() refuses it later. Until then no list of that
+// size is made.
+int64_t listed_layers(const TransformerOptions& options) {
+  return options.num_layers() <= 1024 ? options.num_layers() : 0;
+}
+
+// Sets the kind of each layer. Their rotary options are set later.
+void set_layers(TransformerOptions& options,
+                const std::function<LayerKind(int64_t block)>& kind_of_block) {
   std::vector<LayerKind> kinds;
   std::vector<int64_t> of_block;
-  for (const LayerKind& layer : layers) {
+  for (int64_t i = 0; i < listed_layers(options); ++i) {
+    const LayerKind layer = kind_of_block(i);
     size_t kind = 0;
     while (kind < kinds.size() && !same(kinds[kind], layer)) ++kind;
     if (kind == kinds.size()) kinds.push_back(layer);
@@ -343,16 +351,12 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
     return;
   }
   const Json types = fields.take("layer_types");
-  // If the number of layers is far too large, check() refuses it later. Until then no list of that
-  // size is made.
-  const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
   if (!types.is_null() &&
       (!types.is_array() || static_cast<int64_t>(types.size()) != options.num_layers())) {
     refuse_config(
         absl::StrCat("layer_types must be a list of num_hidden_layers texts, got ", shown(types)));
   }
-  std::vector<LayerKind> layers;
-  for (int64_t i = 0; i < count; ++i) {
+  set_layers(options, [&](int64_t i) {
     bool sliding = types.is_null() && has_window(i);
     if (types.is_array()) {
       sliding = types[i] == "sliding_attention";
@@ -366,21 +370,14 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
     if (sliding && window < 1) {
       refuse_config("layer_types has 'sliding_attention', but no sliding_window is in use");
     }
-    LayerKind kind = block.kind_of(i);
-    layers.push_back(kind.window(sliding ? window : 0));
-  }
-  set_layers(options, layers);
+    return LayerKind(block.kind_of(i)).window(sliding ? window : 0);
+  });
 }
 
 void sparse_layers(TransformerOptions& options,
                    const std::function<bool(int64_t block)>& is_sparse) {
-  std::vector<LayerKind> layers;
-  const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
-  for (int64_t i = 0; i < count; ++i) {
-    LayerKind kind = options.block().kind_of(i);
-    layers.push_back(kind.sparse(is_sparse(i)));
-  }
-  set_layers(options, layers);
+  set_layers(options,
+             [&](int64_t i) { return LayerKind(options.block().kind_of(i)).sparse(is_sparse(i)); });
 }
 
 void rotating_field(ConfigFields& fields, TransformerOptions& options) {
@@ -397,16 +394,15 @@ void rotating_field(ConfigFields& fields, TransformerOptions& options) {
   }
   fields.whole("no_rope_layer_interval", &interval, interval);
   const Json rotate = fields.take("no_rope_layers");
-  const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
   if (rotate.is_null() && interval < 1) {
     refuse_config(absl::StrCat("no_rope_layer_interval must be positive, got ", interval));
   }
-  if (!rotate.is_null() && (!rotate.is_array() || static_cast<int64_t>(rotate.size()) < count)) {
+  if (!rotate.is_null() &&
+      (!rotate.is_array() || static_cast<int64_t>(rotate.size()) < listed_layers(options))) {
     refuse_config(
         absl::StrCat("no_rope_layers must be a number for each layer, got ", shown(rotate)));
   }
-  std::vector<LayerKind> layers;
-  for (int64_t i = 0; i < count; ++i) {
+  set_layers(options, [&](int64_t i) {
     bool rotates = rotate.is_array() || (i + 1) % interval != 0;
     if (rotate.is_array()) {
       if (rotate[i] != 0 && rotate[i] != 1) {
@@ -415,9 +411,8 @@ void rotating_field(ConfigFields& fields, TransformerOptions& options) {
       }
       rotates = rotate[i] == 1;
     }
-    layers.push_back(LayerKind().rotates(rotates));
-  }
-  set_layers(options, layers);
+    return LayerKind().rotates(rotates);
+  });
 }
 
 }  // namespace gpipe::models::internal

@@ -410,12 +410,9 @@ class Planner {
     report.examined = search.examined;
     report.exhaustive = search.exhaustive;
     report.memory_plans = memory_plans_;
-    ExplainOptions explained = problem_.machine;
-    explained.chunks = best.schedule->micro_batches();
-    explained.micro_batch_sizes = cut.sizes;
-    explained.partition_checkpoints = best.checkpoints;
-    explained.schedule = [schedule = *best.schedule](int64_t, int64_t) { return schedule; };
-    report.explanation = explain(cut.profile, best.balance, explained);
+    report.explanation =
+        explain(cut.profile, best.balance,
+                explain_options(problem_, best.cut, *best.schedule, best.checkpoints));
     if (options_.device_type() == c10::kCPU) {
       // The CPU has another allocator; what CUDA's would reserve is not needed there.
       for (PlannedDevice& device : report.plan.devices) device.reserved = -1;

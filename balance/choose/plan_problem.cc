@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "balance/costs/profile_checks.h"
@@ -18,6 +19,17 @@ bool allows_stages(const PlanProblem& problem, int64_t per_device) {
 }
 
 }  // namespace
+
+ExplainOptions explain_options(const PlanProblem& problem, size_t cut, const Schedule& schedule,
+                               std::vector<Checkpoint> checkpoints) {
+  ExplainOptions options = problem.machine;
+  options.slowness.clear();  // all devices are alike
+  options.chunks = schedule.micro_batches();
+  options.micro_batch_sizes = problem.cuts[cut].sizes;
+  options.partition_checkpoints = std::move(checkpoints);
+  options.schedule = [schedule](int64_t, int64_t) { return schedule; };
+  return options;
+}
 
 void check_plan_problem(const PlanProblem& problem) {
   if (problem.devices < 1) {

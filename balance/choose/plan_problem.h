@@ -4,6 +4,7 @@
 #ifndef BALANCE_CHOOSE_PLAN_PROBLEM_H_
 #define BALANCE_CHOOSE_PLAN_PROBLEM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "balance/costs/profile.h"
 #include "balance/step/explain.h"
 #include "gpipe/checkpoint.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
 
@@ -46,6 +48,11 @@ struct PlanProblem {
   // Called repeatedly. An exception that it throws ends the search.
   std::function<void(const std::string& note)> progress;
 };
+
+// What explain() is told of a candidate: a schedule for problem.cuts[cut], and the mode of each
+// stage.
+ExplainOptions explain_options(const PlanProblem& problem, size_t cut, const Schedule& schedule,
+                               std::vector<Checkpoint> checkpoints);
 
 // The name in PlanProblem::schedules for orders that are searched.
 inline constexpr char kSearchedOrder[] = "search";

@@ -176,13 +176,7 @@ class Search {
   // --- predictions
 
   ExplainOptions options_of(const PlanSetting& setting, std::vector<Checkpoint> modes) const {
-    ExplainOptions options = problem_.machine;
-    options.slowness.clear();
-    options.chunks = micro_batches(setting.cut);
-    options.micro_batch_sizes = problem_.cuts[setting.cut].sizes;
-    options.partition_checkpoints = std::move(modes);
-    options.schedule = [schedule = setting.schedule](int64_t, int64_t) { return schedule; };
-    return options;
+    return explain_options(problem_, setting.cut, setting.schedule, std::move(modes));
   }
 
   int64_t cost_of(const PlanSetting& setting) const {

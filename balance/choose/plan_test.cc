@@ -280,6 +280,20 @@ TEST(Plan, TextAndJsonSayWhatWasChosen) {
   EXPECT_THAT(to_json(report), AllOf(HasSubstr("\"alternatives\""), HasSubstr("\"gpipe plan\"")));
 }
 
+// PlanOptions::machine says which of its values are used. Slowness is not: all devices are alike.
+TEST(Plan, TheMachinesSlownessIsNotUsed) {
+  const PlanOptions two_stages = small(2).stages_per_device({1});
+  const PlanReport without = plan(make_on_meta(), {on_meta(64)}, two_stages);
+  for (const std::vector<double>& slowness : {std::vector<double>{1}, std::vector<double>{1, 2}}) {
+    ExplainOptions machine;
+    machine.slowness = slowness;
+    const PlanReport report =
+        plan(make_on_meta(), {on_meta(64)}, PlanOptions(two_stages).machine(machine));
+    EXPECT_EQ(report.plan, without.plan);
+    EXPECT_EQ(report.explanation.step, report.plan.step);
+  }
+}
+
 TEST(Plan, ProgressMayEndIt) {
   struct Stop {};
   int calls = 0;

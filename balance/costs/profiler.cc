@@ -307,18 +307,25 @@ bool sees_memory(c10::Device device) {
   return device.is_cpu() || device.is_meta() || device.is_cuda();
 }
 
+// Runs the layers once and has `memory` see what each of them allocates.
+void record(Subject& subject, LayerMemory& memory, Backwards backwards) {
+  const internal::AllocationScope scope(memory, /*cuda=*/subject.device().is_cuda());
+  subject.run(
+      [&](const LayerEvent& event) {
+        if (event.weights) {
+          event.begin ? memory.begin_weights(event.piece) : memory.end_weights(event.piece);
+        } else if (event.backward) {
+          event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
+        } else {
+          event.begin ? memory.begin_forward(event.piece) : memory.end_forward(event.piece);
+        }
+      },
+      backwards);
+}
+
 std::vector<LayerBytes> measure_memory(Subject& subject) {
   LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
-  {
-    const internal::AllocationScope scope(memory, /*cuda=*/subject.device().is_cuda());
-    subject.run([&](const LayerEvent& event) {
-      if (event.backward) {
-        event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
-      } else {
-        event.begin ? memory.begin_forward(event.piece) : memory.end_forward(event.piece);
-      }
-    });
-  }
+  record(subject, memory, Backwards::kWhole);
   std::vector<LayerBytes> bytes;
   for (size_t k = 0; k < memory.kept().size(); ++k) {
     bytes.push_back({memory.kept()[k], memory.workspace()[k]});
@@ -329,20 +336,7 @@ std::vector<LayerBytes> measure_memory(Subject& subject) {
 // [layer] The bytes that wait for the weight half of a split backward.
 std::vector<int64_t> measure_waiting(Subject& subject) {
   LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
-  {
-    const internal::AllocationScope scope(memory, /*cuda=*/subject.device().is_cuda());
-    subject.run(
-        [&](const LayerEvent& event) {
-          if (event.weights) {
-            event.begin ? memory.begin_weights(event.piece) : memory.end_weights(event.piece);
-          } else if (event.backward) {
-            event.begin ? memory.begin_backward(event.piece) : memory.end_backward(event.piece);
-          } else {
-            event.begin ? memory.begin_forward(event.piece) : memory.end_forward(event.piece);
-          }
-        },
-        Backwards::kSplit);
-  }
+  record(subject, memory, Backwards::kSplit);
   return subject.by_layer(memory.waiting());
 }
 

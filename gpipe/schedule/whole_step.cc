@@ -7,17 +7,22 @@
 
 namespace gpipe::internal {
 
-void check_whole_step(const Schedule& schedule, const std::string& prefix) {
+const char* missing_half(const Schedule& schedule) {
   bool forwards = false, backwards = false;
   for (const std::vector<Action>& actions : schedule.table()) {
     for (const Action& action : actions) {
       (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
-  if (forwards && backwards) return;
-  throw std::invalid_argument(prefix + "the schedule has no " +
-                              (forwards ? "backwards" : "forwards") +
-                              "; a step needs both; give a whole schedule");
+  if (!forwards) return "forwards";
+  return backwards ? nullptr : "backwards";
+}
+
+void check_whole_step(const Schedule& schedule, const std::string& prefix) {
+  if (const char* const missing = missing_half(schedule)) {
+    throw std::invalid_argument(prefix + "the schedule has no " + missing +
+                                "; a step needs both; give a whole schedule");
+  }
 }
 
 }  // namespace gpipe::internal

@@ -8,9 +8,11 @@
 
 namespace gpipe::internal {
 
-// Throws std::invalid_argument with a message that begins with `prefix` if the schedule has no
-// forwards or no backwards. Schedule::verify() and simulate() also accept such a half of a
-// schedule.
+// "forwards" or "backwards" if the schedule has none of these, otherwise null. Schedule::verify()
+// and simulate() also accept such a half of a schedule.
+const char* missing_half(const Schedule& schedule);
+
+// Throws std::invalid_argument with a message that begins with `prefix` if a half is missing.
 void check_whole_step(const Schedule& schedule, const std::string& prefix);
 
 }  // namespace gpipe::internal

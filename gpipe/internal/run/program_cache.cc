@@ -8,6 +8,7 @@
 
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/follows_at_once.h"
+#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::internal {
 namespace {
@@ -30,15 +31,9 @@ void check(const Schedule& schedule, const Routes& routes) {
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
   }
-  bool forwards = false, backwards = false;
-  for (const std::vector<Action>& actions : schedule.table()) {
-    for (const Action& action : actions) {
-      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
-    }
-  }
   // verify() also accepts half a schedule, so this checks that both halves are there.
-  TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
-                    forwards ? "backwards" : "forwards",
+  const char* const missing = missing_half(schedule);
+  TORCH_CHECK_VALUE(missing == nullptr, "the schedule has no ", missing,
                     "; give the whole schedule and not a half of it");
 }
 
