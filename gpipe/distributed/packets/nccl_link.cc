@@ -155,15 +155,14 @@ class NcclLink final : public DeviceLink {
   }
 
   ~NcclLink() override {
-    if (first_) end_stream(first_->stream);
-    if (comm_ == nullptr) return;
     try {
       // Without this guard NCCL would make the thread's former device current again, which makes a
       // context on GPU 0 for a thread that has used no GPU.
       const c10::DeviceGuard guard(device_);
-      end();
+      if (comm_ != nullptr) end();
     } catch (const std::exception&) {  // the device is broken
     }
+    if (first_) end_stream(first_->stream);
   }
 
   bool is_connected() override {

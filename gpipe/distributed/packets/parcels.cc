@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/packets/message_plan.h"
 #include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::distributed {
