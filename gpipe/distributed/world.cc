@@ -2,6 +2,7 @@
 // group.
 #include "gpipe/world.h"
 
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -34,6 +36,7 @@
 #include "gpipe/distributed/packets/parcels.h"
 #include "gpipe/distributed/packets/remote_transport.h"
 #include "gpipe/internal/processes/connected.h"
+#include "gpipe/internal/processes/linked_processes.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/fork_guard.h"
@@ -58,7 +61,7 @@ auto found_by_all(const Collective& collective) {
   }
 }
 
-class ConnectedProcesses final : public Processes {
+class ConnectedProcesses final : public Processes, public internal::LinkedProcesses {
  public:
   // `kind`: the kind of links between devices; null: tensors go through the host.
   ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind,
@@ -99,6 +102,7 @@ class ConnectedProcesses final : public Processes {
   void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
     move_parcels(*group_, control(), sends, receives);
   }
+  Links* links(const std::vector<int64_t>& ranks, c10::Device device) override;
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
                                  std::shared_ptr<Messages>& messages,
@@ -108,6 +112,7 @@ class ConnectedProcesses final : public Processes {
  private:
   class ConnectedCall;
   class ConnectedRun;
+  class ConnectedLinks;
   struct PlannedMessages final : Messages {
     PlannedMessages(const Program& program, const std::vector<int64_t>& process_of_worker,
                     int64_t epoch)
@@ -119,6 +124,7 @@ class ConnectedProcesses final : public Processes {
   };
 
   Control& control() { return session_->control(); }
+  LinkPools& link_pools();
   DeviceLinks* connect_links(const MessagePlan& plan, c10::Device device);
 
   // Called when a call has succeeded: removes the error file of an earlier failure.
@@ -142,7 +148,16 @@ class ConnectedProcesses final : public Processes {
   std::atomic<uint64_t> missed_calls_{0};
   std::unique_ptr<Group> group_;  // for this epoch
   const LinkKind* const kind_;
-  std::unique_ptr<LinkPools> links_;  // for this epoch
+  struct EpochLinks {
+    EpochLinks(const LinkKind& kind, LinkPools::Others others, Control& control)
+        : pools(kind, std::move(others)), watch(control, [this] { pools.abort(); }) {}
+
+    LinkPools pools;
+    // Between runs, too, a device may wait for a process that has failed.
+    const Control::Watch watch;
+  };
+  std::unique_ptr<EpochLinks> links_;
+  std::unique_ptr<ConnectedLinks> links_of_caller_;  // the result of links()
   // Whether the last failure has been thrown to the caller in this process. Each failure is thrown
   // once: a caller that calls again wants to go on.
   bool failure_is_told_ = false;
@@ -175,6 +190,8 @@ class ConnectedProcesses::ConnectedCall final : public Call {
 
   void done() override {
     call_.done();
+    // All processes have done their part, so all messages are on their way.
+    if (processes_.links_ != nullptr) processes_.links_->pools.settle();
     processes_.got_over_it();
   }
 
@@ -307,25 +324,76 @@ class ConnectedProcesses::ConnectedRun final : public Run {
 // All processes of the replica call this together, in the first run of a program.
 DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
   if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
+  return &link_pools().connect(plan, device);
+}
+
+LinkPools& ConnectedProcesses::link_pools() {
   if (links_ == nullptr) {
-    links_ = std::make_unique<LinkPools>(
-        *kind_, LinkPools::Others{rank(),
-                                  [this](const std::string& name, const std::string& value,
-                                         const std::vector<int64_t>& ranks) {
-                                    const internal::WaitScope waits;
-                                    return session_->exchange_among(
-                                        ranks, std::to_string(control().epoch()) + "/" + name,
-                                        value);
-                                  },
-                                  [this] { control().check(); },
-                                  [this, epoch = control().epoch()](const std::string& why) {
-                                    // At the end of an epoch the process at the link's other end
-                                    // may close the link first. So the symptom is told with its
-                                    // epoch, and does not count in a later one.
-                                    control().throw_failure(why, epoch);
-                                  }});
+    links_ = std::make_unique<EpochLinks>(
+        *kind_,
+        LinkPools::Others{rank(),
+                          [this](const std::string& name, const std::string& value,
+                                 const std::vector<int64_t>& ranks) {
+                            const internal::WaitScope waits;
+                            return session_->exchange_among(
+                                ranks, std::to_string(control().epoch()) + "/" + name, value);
+                          },
+                          [this] { control().check(); },
+                          [this, epoch = control().epoch()](const std::string& why) {
+                            // At the end of an epoch the process at the link's other end may close
+                            // the link first. So the symptom is told with its epoch, and does not
+                            // count in a later one.
+                            control().throw_failure(why, epoch);
+                          }},
+        control());
   }
-  return &links_->connect(plan, device);
+  return links_->pools;
+}
+
+class ConnectedProcesses::ConnectedLinks final : public Links {
+ public:
+  ConnectedLinks(DeviceLinks& links, Control& control) : links_(links), control_(control) {}
+
+  void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
+    move_parcels(links_, control_, sends, receives);
+  }
+
+ private:
+  DeviceLinks& links_;
+  Control& control_;
+};
+
+internal::LinkedProcesses::Links* ConnectedProcesses::links(const std::vector<int64_t>& ranks,
+                                                            c10::Device device) {
+  if (kind_ == nullptr) return nullptr;
+  // In each call the processes compare their devices' names, so that all know which links exist
+  // already. What is compared is a hash, the same in all processes of a build; 0: no links.
+  const auto message = [](size_t hash) {
+    return at::full({1}, static_cast<int64_t>(hash), c10::TensorOptions(c10::kLong));
+  };
+  const bool is_of_kind = device.type() == kind_->device_type();
+  const at::Tensor own =
+      message(is_of_kind ? std::hash<std::string>()(kind_->identity(device)) : 0);
+  std::vector<Parcel> sends;
+  std::vector<Parcel> receives;
+  for (const int64_t to : ranks) {
+    if (to == rank()) continue;
+    sends.push_back({to, own.view(c10::kByte)});
+    receives.push_back({to, message(0).view(c10::kByte)});
+  }
+  move(sends, receives);
+  std::set<std::string> different;
+  std::vector<std::string> identities;
+  auto received = receives.begin();
+  for (const int64_t of : ranks) {
+    const at::Tensor& bytes = of == rank() ? own : (received++)->bytes;
+    const auto hash = *static_cast<const int64_t*>(bytes.const_data_ptr());
+    identities.push_back(std::to_string(hash));
+    if (hash == 0 || !different.insert(identities.back()).second) return nullptr;
+  }
+  links_of_caller_ = std::make_unique<ConnectedLinks>(
+      link_pools().connect_all(ranks, identities, device), control());
+  return links_of_caller_.get();
 }
 
 std::unique_ptr<Processes::Run> ConnectedProcesses::begin_run(

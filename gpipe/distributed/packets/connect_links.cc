@@ -70,12 +70,54 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
   std::vector<int64_t> ranks = plan.rank_of_worker();
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string name = "links/" + std::to_string(times_[ranks]++);
-  for (const int64_t rank : ranks) name += "/" + std::to_string(rank);
+  const std::string name = next_name(ranks);
   const std::vector<std::string> identities =
       others_.exchange(name + "/devices", kind_.identity(device), ranks);
   check_devices(kind_, ranks, identities);
-  std::unique_ptr<DeviceLinks>& pool = pools_[{ranks, identities}];
+  DeviceLinks& links = pool({ranks, identities}, device);
+  connect(links, plan.edges(), ranks, name);
+  return links;
+}
+
+DeviceLinks& LinkPools::connect_all(const std::vector<int64_t>& ranks,
+                                    const std::vector<std::string>& identities,
+                                    c10::Device device) {
+  const Key key{ranks, identities};
+  const bool is_new = pools_.count(key) == 0;
+  DeviceLinks& links = pool(key, device);
+  if (!is_new) return links;
+  std::vector<Edge> edges;
+  for (const int64_t from : ranks) {
+    for (const int64_t to : ranks) {
+      if (from != to) edges.push_back({from, to});
+    }
+  }
+  connect(links, edges, ranks, next_name(ranks));
+  return links;
+}
+
+void LinkPools::settle() noexcept {
+  try {
+    for (const auto& [key, links] : pools_) links->settle();
+  } catch (const std::exception&) {  // the device is broken, which its next use says
+  }
+}
+
+void LinkPools::abort() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_aborted_ = true;
+  for (const auto& [key, links] : pools_) links->abort();
+}
+
+std::string LinkPools::next_name(const std::vector<int64_t>& ranks) {
+  std::string name = "links/" + std::to_string(times_[ranks]++);
+  for (const int64_t rank : ranks) name += "/" + std::to_string(rank);
+  return name;
+}
+
+DeviceLinks& LinkPools::pool(const Key& key, c10::Device device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<DeviceLinks>& pool = pools_[key];
   if (pool == nullptr) {
     pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
       try {
@@ -83,11 +125,17 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
       } catch (const std::exception&) {  // the call in progress throws this, too
       }
     });
+    if (is_aborted_) pool->abort();
   }
+  return *pool;
+}
+
+void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,
+                        const std::vector<int64_t>& ranks, const std::string& name) {
   std::map<Edge, std::string> ids;
   ByteWriter own;
-  for (const Edge& edge : plan.edges()) {
-    if (edge.from != others_.rank || pool->has(edge, DeviceLink::End::kSends)) continue;
+  for (const Edge& edge : edges) {
+    if (edge.from != others_.rank || pool.has(edge, DeviceLink::End::kSends)) continue;
     write_edge(own, edge);
     own.text(kind_.new_id());
   }
@@ -104,9 +152,9 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
     // may wait for all work on the device, and so for the first message of another link.
     for (const Edge& edge : own_order(ids, others_.rank)) {
       const std::string& id = ids.at(edge);
-      if (edge.from == others_.rank) pool->begin(edge, DeviceLink::End::kSends, id);
-      if (edge.to == others_.rank) pool->begin(edge, DeviceLink::End::kReceives, id);
-      while (!pool->are_connected()) {
+      if (edge.from == others_.rank) pool.begin(edge, DeviceLink::End::kSends, id);
+      if (edge.to == others_.rank) pool.begin(edge, DeviceLink::End::kReceives, id);
+      while (!pool.are_connected()) {
         others_.check();
         if (std::chrono::steady_clock::now() > end) {
           throw std::runtime_error("the other ends did not come within two minutes");
@@ -116,12 +164,11 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
       }
     }
   } catch (const std::exception& error) {
-    pool->abort();
+    pool.abort();
     others_.check();
     others_.fail("connecting the links between devices failed: " + std::string(error.what()));
     throw;
   }
-  return *pool;
 }
 
 }  // namespace gpipe::distributed

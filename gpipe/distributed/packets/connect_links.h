@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ namespace gpipe::distributed {
 
 // Programs whose stages are on the same devices share links, because only one runs at a time.
 //
-// Thread-safety: one thread at a time.
+// Thread-safety: one thread at a time, except for abort().
 class LinkPools {
  public:
   // How LinkPools reaches the other processes.
@@ -46,6 +47,14 @@ class LinkPools {
   // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
   // a link cannot be connected.
   DeviceLinks& connect(const MessagePlan& plan, c10::Device device);
+  // Links in both directions between each two of `ranks`, all of which call this for the same lists
+  // in the same order. `identities`: of the ranks' devices, all different. Otherwise as connect().
+  DeviceLinks& connect_all(const std::vector<int64_t>& ranks,
+                           const std::vector<std::string>& identities, c10::Device device);
+
+  // DeviceLinks::settle() and abort() of all links. After abort() none is connected any more.
+  void settle() noexcept;
+  void abort() noexcept;
 
  private:
   const LinkKind& kind_;
@@ -53,6 +62,15 @@ class LinkPools {
   // The processes and their devices. The two ends of an edge have asked the pool with this key for
   // the same edges before, so both know whether a link exists already.
   using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
+
+  DeviceLinks& pool(const Key& key, c10::Device device);
+  // Connects those of `edges` that the pool does not have. `name`: of the exchange of ids.
+  void connect(DeviceLinks& pool, const std::vector<Edge>& edges, const std::vector<int64_t>& ranks,
+               const std::string& name);
+  std::string next_name(const std::vector<int64_t>& ranks);
+
+  std::mutex mutex_;  // guards the map against abort(), and is_aborted_
+  bool is_aborted_ = false;
   std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
   std::map<std::vector<int64_t>, int64_t> times_;  // number of calls for these processes
 };

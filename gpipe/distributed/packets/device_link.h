@@ -11,6 +11,7 @@
 #include <c10/core/Stream.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,14 @@ class LinkKind {
   virtual std::string identity(c10::Device device) const = 0;
   // An id for one link, of any bytes. One end makes it, and both ends pass it to connect().
   virtual std::string new_id() const = 0;
+  // A stream for the messages of a link, which LibTorch gives to nobody; no value: the kind has no
+  // such streams, and one of LibTorch's pool is used, which users may be given, too.
+  virtual std::optional<c10::Stream> new_stream(c10::Device /*device*/) const {
+    return std::nullopt;
+  }
+  // Destroys a stream that new_stream() made. Nothing is put on it afterwards; what was put on it
+  // before need not be done.
+  virtual void destroy_stream(const c10::Stream& /*stream*/) const noexcept {}
   // Begins to connect, and does not wait for the other end.
   virtual std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
                                               c10::Device device) const = 0;

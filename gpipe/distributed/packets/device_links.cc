@@ -8,6 +8,7 @@
 #include <exception>
 #include <future>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -23,6 +24,9 @@ using c10::impl::VirtualGuardImpl;
 constexpr std::chrono::milliseconds kPause{100};
 // How long the destructor waits for work on streams before it aborts the links.
 constexpr std::chrono::seconds kEndLimit{2};
+// How long an abort waits for messages that settle() told of. Only a process that has died, or a
+// slow device, lets it wait that long.
+constexpr std::chrono::seconds kSettleLimit{5};
 
 std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
   std::vector<at::Tensor> result;
@@ -41,9 +45,10 @@ StreamsOfLinks& streams_of_links() {
   return *streams;
 }
 
-// Takes a stream on which no other work runs. A message that waits for the other end would delay
-// that work, and the other end may wait for just that work.
-c10::Stream take_stream(c10::Device device) {
+// Takes a stream, of the kind if it has any, on which no other work runs. A message that waits for
+// the other end would delay that work, and the other end may wait for just that work.
+c10::Stream take_stream(const LinkKind& kind, c10::Device device) {
+  if (const std::optional<c10::Stream> own = kind.new_stream(device)) return *own;
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
   // As long as the device has enough streams, this one is used neither for copies nor for
@@ -58,10 +63,12 @@ c10::Stream take_stream(c10::Device device) {
   return stream;
 }
 
-void give_back_stream(const c10::Stream& stream) {
+void give_back_stream(const LinkKind& kind, const c10::Stream& stream) {
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
-  streams.taken.erase(std::find(streams.taken.begin(), streams.taken.end(), stream));
+  const auto place = std::find(streams.taken.begin(), streams.taken.end(), stream);
+  if (place == streams.taken.end()) return kind.destroy_stream(stream);
+  streams.taken.erase(place);
   internal::give_back_stream_for_recordings(stream);
 }
 
@@ -85,7 +92,8 @@ DeviceLinks::~DeviceLinks() {
   watcher_.join();
   for (auto& [key, line] : lines_) {
     line.link.reset();
-    give_back_stream(line.stream);
+    line.settled.reset();
+    give_back_stream(kind_, line.stream);
   }
 }
 
@@ -100,7 +108,7 @@ bool DeviceLinks::has(const Edge& edge, DeviceLink::End end) const {
 }
 
 void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string& id) {
-  const c10::Stream stream = take_stream(device_);
+  const c10::Stream stream = take_stream(kind_, device_);
   try {
     auto link = kind_.connect(id, end, device_);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -111,7 +119,7 @@ void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string
     lines_.emplace(std::piecewise_construct, std::forward_as_tuple(edge, end),
                    std::forward_as_tuple(std::move(link), stream));
   } catch (const std::exception& error) {
-    give_back_stream(stream);
+    give_back_stream(kind_, stream);
     throw std::runtime_error(to_text(edge) + ": " + error.what());
   }
 }
@@ -149,6 +157,37 @@ void DeviceLinks::let_follow(const c10::Stream& stream) {
   for (const auto& [key, line] : lines_) internal::follow(stream, line.stream);
 }
 
+void DeviceLinks::exchange(const Messages& sends, const Messages& receives) {
+  const c10::Stream here = internal::current_stream(device_);
+  // No link waits for another one: a send may wait for the other end's receive, and that end's send
+  // for a receive here.
+  const std::shared_ptr<c10::Event> before = internal::record_event(here);
+  std::vector<c10::Stream> used;
+  const auto put_all = [&](const Messages& all, DeviceLink::End end) {
+    for (const auto& [edge, messages] : all) {
+      const Line& on = line(edge, end);
+      internal::wait_for_event(*before, on.stream);
+      used.push_back(on.stream);
+      put(on, end, messages, /*keeps_memory=*/false);
+    }
+  };
+  std::exception_ptr error;
+  try {
+    put_all(sends, DeviceLink::End::kSends);
+    put_all(receives, DeviceLink::End::kReceives);
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  for (const c10::Stream& stream : used) internal::follow(here, stream);
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+void DeviceLinks::settle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_aborted_) return;
+  for (auto& [key, line] : lines_) line.settled = internal::record_event(line.stream);
+}
+
 void DeviceLinks::abort() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_aborted_ = true;
@@ -163,10 +202,12 @@ const DeviceLinks::Line& DeviceLinks::line(const Edge& edge, DeviceLink::End end
 }
 
 void DeviceLinks::put(const Line& line, DeviceLink::End end,
-                      const std::vector<at::Tensor>& messages) {
+                      const std::vector<at::Tensor>& messages, bool keeps_memory) {
   const std::vector<at::Tensor> moving = not_empty(messages);
   if (moving.empty()) return;
-  for (const at::Tensor& message : moving) internal::use_on(message, line.stream);
+  for (const at::Tensor& message : moving) {
+    if (keeps_memory) internal::use_on(message, line.stream);
+  }
   try {
     if (end == DeviceLink::End::kSends) {
       line.link->send(moving, line.stream);
@@ -209,9 +250,21 @@ void DeviceLinks::watch() {
   std::vector<std::future<void>> aborts;
   for (auto& [key, line] : lines_) {
     aborts.push_back(std::async(std::launch::async | std::launch::deferred,
-                                [link = line.link.get()] { link->abort(); }));
+                                [this, &line = line] { abort(line); }));
   }
   for (std::future<void>& abort : aborts) abort.wait();
+}
+
+void DeviceLinks::abort(const Line& line) const noexcept {
+  const auto limit = std::chrono::steady_clock::now() + kSettleLimit;
+  try {
+    while (line.settled != nullptr && !line.settled->query() &&
+           std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  } catch (const std::exception&) {  // the device is broken
+  }
+  line.link->abort();
 }
 
 void DeviceLinks::check_links() {

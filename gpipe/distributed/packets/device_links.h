@@ -68,6 +68,19 @@ class DeviceLinks {
   // Later work on `stream` waits for all sends and receives so far, so it may change what was sent.
   void let_follow(const c10::Stream& stream);
 
+  // Messages by edge. Those of an edge are put on its link together, so the other end, too, passes
+  // them to one call.
+  using Messages = std::map<Edge, std::vector<at::Tensor>>;
+  // Sends and receives messages whose memory belongs to the current stream. Work that was put there
+  // before comes before all of them, and work that is put there afterwards behind all of them. So
+  // the memory may be freed at once. Sends are put on streams first, so the processes that call
+  // exchange() with each other need not know how far the others are.
+  void exchange(const Messages& sends, const Messages& receives);
+
+  // Says that the other ends, too, have put all messages so far on their streams. An abort lets
+  // those end first, for five seconds at most: work of calls that went well depends on them.
+  void settle();
+
   // Does not wait. Afterwards send() and receive() do nothing.
   void abort() noexcept;
 
@@ -77,11 +90,15 @@ class DeviceLinks {
         : link(std::move(link)), stream(stream) {}
     std::unique_ptr<DeviceLink> link;
     c10::Stream stream;
+    std::shared_ptr<c10::Event> settled;  // behind the messages of which settle() told; may be null
   };
   using Key = std::pair<Edge, DeviceLink::End>;  // both ends may be here, in tests
 
   const Line& line(const Edge& edge, DeviceLink::End end) const;
-  void put(const Line& line, DeviceLink::End end, const std::vector<at::Tensor>& messages);
+  // Keeps the messages' memory until they have moved, if `keeps_memory`.
+  void put(const Line& line, DeviceLink::End end, const std::vector<at::Tensor>& messages,
+           bool keeps_memory = true);
+  void abort(const Line& line) const noexcept;
   bool is_aborted() const;
   void watch();
   void check_links();

@@ -14,7 +14,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -108,6 +107,33 @@ constexpr int kMaxBlocks = 4;
 // How long the destructor of a link waits for the other end.
 constexpr std::chrono::seconds kEndLimit{2};
 
+// A stream of our own, because LibTorch gives the streams of its pool to users, too. A user's
+// stream that waits for another process's message would hold up the stage that this message waits
+// for. As LibTorch's, it does not wait for the default stream, and has the usual priority.
+c10::Stream make_stream(c10::Device device) {
+  const c10::DeviceGuard guard(device);
+  cudaStream_t stream = nullptr;
+  const cudaError_t result =
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, /*priority=*/0);
+  if (result != cudaSuccess) {
+    (void)cudaGetLastError();  // clears it, so that no later call reports it
+    throw std::runtime_error(std::string("CUDA: no stream for a link: ") +
+                             cudaGetErrorString(result));
+  }
+  return c10::cuda::getStreamFromExternal(stream, device.index()).unwrap();
+}
+
+// CUDA destroys the stream when its work is done.
+void end_stream(const c10::Stream& stream) noexcept {
+  try {
+    const c10::DeviceGuard guard(stream.device());
+    if (cudaStreamDestroy(c10::cuda::CUDAStream(stream).stream()) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  } catch (const std::exception&) {  // the device is broken
+  }
+}
+
 class NcclLink final : public DeviceLink {
  public:
   NcclLink(const std::string& id, End end, c10::Device device)
@@ -129,14 +155,14 @@ class NcclLink final : public DeviceLink {
   }
 
   ~NcclLink() override {
-    if (comm_ == nullptr) return;
     try {
       // Without this guard NCCL would make the thread's former device current again, which makes a
       // context on GPU 0 for a thread that has used no GPU.
       const c10::DeviceGuard guard(device_);
-      end();
+      if (comm_ != nullptr) end();
     } catch (const std::exception&) {  // the device is broken
     }
+    if (first_) end_stream(first_->stream);
   }
 
   bool is_connected() override {
@@ -203,11 +229,15 @@ class NcclLink final : public DeviceLink {
   // Puts a message of one byte on a stream of its own. Does not wait.
   First first_message() {
     const c10::DeviceGuard guard(device_);
-    const c10::impl::VirtualGuardImpl impl(device_.type());
-    First first{at::Tensor(), impl.getStreamFromGlobalPool(device_)};
-    const c10::StreamGuard on(first.stream);
-    first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
-    put({first.byte}, first.stream);
+    First first{at::Tensor(), make_stream(device_)};
+    try {
+      const c10::StreamGuard on(first.stream);
+      first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
+      put({first.byte}, first.stream);
+    } catch (...) {
+      end_stream(first.stream);
+      throw;
+    }
     return first;
   }
 
@@ -305,6 +335,10 @@ class NcclLinks final : public LinkKind {
     if (result != ncclSuccess) throw std::runtime_error(Nccl::get().why(result, nullptr));
     return std::string(id.internal, sizeof id.internal);
   }
+  std::optional<c10::Stream> new_stream(c10::Device device) const override {
+    return make_stream(device);
+  }
+  void destroy_stream(const c10::Stream& stream) const noexcept override { end_stream(stream); }
   std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
                                       c10::Device device) const override {
     return std::make_unique<NcclLink>(id, end, device);

@@ -4,9 +4,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "gpipe/distributed/packets/message_plan.h"
 #include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::distributed {
@@ -68,6 +70,24 @@ void move_parcels(Group& group, Control& control,
     symptom = std::string("messages between replicas failed: ") + error.what();
   }
   control.throw_failure(symptom);
+}
+
+void move_parcels(DeviceLinks& links, Control& control,
+                  const std::vector<internal::Processes::Parcel>& sends,
+                  const std::vector<internal::Processes::Parcel>& receives) {
+  DeviceLinks::Messages from_here;
+  DeviceLinks::Messages to_here;
+  for (const auto& parcel : sends) {
+    from_here[Edge{control.rank(), parcel.process}].push_back(parcel.bytes);
+  }
+  for (const auto& parcel : receives) {
+    to_here[Edge{parcel.process, control.rank()}].push_back(parcel.bytes);
+  }
+  try {
+    links.exchange(from_here, to_here);
+  } catch (const std::runtime_error& error) {
+    control.throw_failure(std::string("messages between replicas failed: ") + error.what());
+  }
 }
 
 }  // namespace gpipe::distributed

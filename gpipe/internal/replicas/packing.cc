@@ -1,5 +1,6 @@
 #include "gpipe/internal/replicas/packing.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -28,14 +29,15 @@ at::Tensor Packing::value(const at::Tensor& message, size_t place) const {
       .view(like.sizes());
 }
 
-at::Tensor Packing::pack(const std::vector<at::Tensor>& tensors) const {
+at::Tensor Packing::pack(const std::vector<at::Tensor>& tensors, c10::Device device) const {
   const c10::NoGradGuard no_grad;
-  at::Tensor message = at::zeros({bytes_}, c10::TensorOptions(c10::kByte));
-  auto* const is_there = message.mutable_data_ptr<uint8_t>();
+  const c10::TensorOptions options = c10::TensorOptions(c10::kByte).device(device);
+  at::Tensor message =
+      device.is_cpu() ? at::zeros({bytes_}, options) : at::empty({bytes_}, options);
   for (size_t place = 0; place < bucket_.size(); ++place) {
     const at::Tensor& tensor = tensors[bucket_[place]];
     if (!tensor.defined()) continue;
-    is_there[place] = 1;
+    if (device.is_cpu()) message.mutable_data_ptr<uint8_t>()[place] = 1;
     value(message, place).copy_(tensor);
   }
   return message;
@@ -47,6 +49,15 @@ std::vector<at::Tensor> Packing::unpack(const at::Tensor& message) const {
   for (size_t place = 0; place < bucket_.size(); ++place) {
     if (is_there[place] == 0) continue;
     tensors[place] = value(message, place).to(parameters_[bucket_[place]].device());
+  }
+  return tensors;
+}
+
+std::vector<at::Tensor> Packing::unpack(const at::Tensor& message,
+                                        const std::vector<bool>& is_defined) const {
+  std::vector<at::Tensor> tensors(bucket_.size());
+  for (size_t place = 0; place < bucket_.size(); ++place) {
+    if (is_defined[bucket_[place]]) tensors[place] = value(message, place);
   }
   return tensors;
 }

@@ -90,7 +90,7 @@ void expect_one_processs_bits(const SampleModel& sample, const Spread& spread) {
         GPipe alone(sample.make(), GPipeOptions(options).devices(
                                        std::vector<c10::Device>(spread.stages, device(0))));
         say(trained(alone, World(), sample, spread.schedule, device(0)));
-        const c10::Device here = device(world.process() + 1);
+        const c10::Device here = device(world.rank() + 1);
         GPipe together(sample.make(), GPipeOptions(options).devices({here}).world(world));
         const std::string text = trained(together, world, sample, spread.schedule, here);
         const std::string used = spread.used_links ? spread.used_links() : spread.links;

@@ -21,7 +21,7 @@ namespace gpipe::distributed {
 struct Spread {
   std::string schedule = "1f1b";
   int64_t stages = 2;
-  int64_t processes = 2;  // the processes of each replica, on devices 1, 2, ...
+  int64_t processes = 2;  // the processes of each replica; all ranks are on devices 1, 2, ...
   int64_t replicas = 1;
   std::string links = "host";  // GPIPE_DEVICE_LINKS
   // The links by which tensors went in this process, to be compared with `links`. Empty: nothing

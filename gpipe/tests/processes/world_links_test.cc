@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
+#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +27,7 @@
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/allocator.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/fake_accelerator/runtime.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/processes/loopback_processes.h"
 #include "gpipe/testing/processes/socket_link.h"
@@ -33,6 +36,7 @@
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/sample_models.h"
+#include "gpipe/zero_optimizer.h"
 #include "skip/skippable.h"
 
 namespace gpipe::distributed {
@@ -101,13 +105,71 @@ TEST(WorldLinks, EachProcessUsesItsDeviceOnly) {
   expect_only_own_devices_are_made_current("sockets");
 }
 
-// Each replica has links of its own, and the gradients of the replicas are added up through the
-// host. The bits must be those of one process.
+// Each replica has links of its own, and the replicas have others for their gradients. The bits
+// must be those of one process.
 TEST(WorldLinks, Replicas) {
   for (const SampleModel& sample : testing::sample_models()) {
     Spread spread = by_sockets();
     spread.replicas = 2;
     expect_one_processs_bits(sample, spread);
+  }
+}
+
+// A replica is one process, so only the sums over replicas can go by links.
+TEST(WorldLinks, FourReplicas) {
+  Spread spread = by_sockets();
+  spread.replicas = 4;
+  spread.processes = 1;
+  const std::vector<SampleModel> samples = testing::sample_models();
+  for (size_t k = 0; k < 2; ++k) expect_one_processs_bits(samples.at(k), spread);
+}
+
+// Three steps of two replicas with a sharded optimizer. Says the bits, and how often the third step
+// and the third update have waited for a device.
+void train_sharded(const World& world, const Say& say) {
+  const auto run = [&](const World& replicas, c10::Device where) {
+    GPipe pipe(
+        layers([](int64_t) {}),
+        GPipeOptions({8}).chunks(4).groups(2).cpu_threads_per_stage(1).devices({where}).world(
+            replicas));
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+    });
+    const auto waits = [] { return testing::fake::runtime().counters().host_waits; };
+    std::string text, waited;
+    for (int64_t k = 0; k < 3; ++k) {
+      optimizer.zero_grad();
+      const RowRange range = replicas.rows(8, 4);
+      const torch::Tensor rows = testing::copy_on(
+          where,
+          (torch::linspace(-1, 1, 40) * (k + 1)).view({8, 5}).slice(0, range.begin, range.end));
+      const int64_t before = waits();
+      text += bits(pipe->step({rows}, {rows}, squares()).loss);
+      const int64_t stepped = waits();
+      optimizer.step();
+      waited = std::to_string(stepped - before) + " " + std::to_string(waits() - stepped);
+    }
+    say(text + pipe->parameter_hash());
+    say(waited);
+  };
+  run(World(), device(0));
+  run(world.grid(2, 1), device(world.rank() + 1));
+}
+
+TEST(WorldLinks, SumsOverReplicasWaitForNoDevice) {
+  for (const std::string links : {"host", "sockets"}) {
+    auto ranks = ranks_with(links, 2, &train_sharded);
+    const std::vector<std::string> alone = ranks.lines();
+    EXPECT_THAT(alone, Each(AllOf(HasSubstr("0x"), alone.front())));
+    EXPECT_THAT(ranks.lines(), Each("1 0"));  // a step reads its losses
+    EXPECT_THAT(ranks.lines(), Each(alone.front())) << links;
+    const std::vector<std::string> waited = ranks.lines();
+    if (links == "host") {
+      EXPECT_THAT(waited, Each(Not("1 0")));
+    } else {
+      EXPECT_THAT(waited, Each("1 0"));
+    }
+    ranks.expect_ends();
   }
 }
 
@@ -311,6 +373,7 @@ struct Hooks {
   std::function<void()> on_identity = [] {};
   std::function<bool()> may_connect = [] { return true; };
   std::function<void()> on_check = [] {};
+  std::function<void()> on_send = [] {};
 };
 Hooks& hooks() {
   static auto* const hooks = new Hooks;
@@ -322,6 +385,7 @@ class HookedLink final : public DeviceLink {
   explicit HookedLink(std::unique_ptr<DeviceLink> link) : link_(std::move(link)) {}
   bool is_connected() override { return hooks().may_connect() && link_->is_connected(); }
   void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    hooks().on_send();
     link_->send(messages, stream);
   }
   void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
@@ -443,6 +507,112 @@ TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("a layer's own")));
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+// The gradients of the pipeline's parameters, after all work of the device.
+std::string gradients_of(GPipe pipe) {
+  std::string text;
+  for (const torch::Tensor& parameter : pipe->local_parameters()) {
+    (void)testing::on_host(parameter);  // waits for the device
+    const torch::Tensor& grad = parameter.grad();
+    text +=
+        grad.defined() ? bits(grad.to(torch::kCPU, torch::kDouble).sum().item<double>()) : "no ";
+  }
+  return text;
+}
+
+// Rank 1 fails between two messages of a sum over replicas, while rank 0's device waits for the
+// second one. Rank 0 must learn of it, keep no gradients, and have its device back.
+void expect_a_failure_in_a_sum_is_survived(const std::function<void()>& fail, bool dies) {
+  auto ranks = ranks_with("hooked sockets", 2, [&](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank());
+    GPipe pipe(layers([](int64_t) {}),
+               GPipeOptions({8}).chunks(2).groups(2).devices({here}).world(world.grid(2, 1)));
+    const auto step = [&] {
+      say(stepped(pipe, here));
+      say(gradients_of(pipe));
+    };
+    int64_t sends = 0;
+    if (world.rank() == 1) hooks().on_send = [&] { return ++sends == 2 ? fail() : void(); };
+    step();
+    if (!dies) step();
+  });
+  EXPECT_THAT(ranks->next(0), HasSubstr("failure: rank 1"));
+  EXPECT_EQ(ranks->next(0), "no no no no no no no no ");
+  if (!dies) {
+    EXPECT_THAT(ranks->next(1), HasSubstr("a link's own"));
+    EXPECT_EQ(ranks->next(1), "no no no no no no no no ");
+    EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+    const std::vector<std::string> gradients = ranks.lines();
+    EXPECT_THAT(gradients, Each(AllOf(HasSubstr("0x"), gradients.front())));
+  }
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+TEST(WorldLinks, AKilledProcessInASum) {
+  expect_a_failure_in_a_sum_is_survived([] { std::raise(SIGKILL); }, /*dies=*/true);
+}
+
+TEST(WorldLinks, AnExceptionInASum) {
+  expect_a_failure_in_a_sum_is_survived([] { throw std::logic_error("a link's own"); },
+                                        /*dies=*/false);
+}
+
+// The devices of rank 0 and 2, which have no losses to read, are still at the sums of a step that
+// went well when the next step throws. The gradients must be those of the first step.
+TEST(WorldLinks, AFailureSparesTheMessagesOfTheStepBefore) {
+  auto ranks = ranks_with("sockets", 4, [](const World& connected, const Say& say) {
+    const World world = connected.grid(2, 2);
+    const c10::Device here = device(world.rank());
+    std::shared_ptr<void> busy;
+    int64_t backwards = 0;
+    bool throws = false;
+    const auto make = [&](bool holds) {
+      torch::manual_seed(5);
+      return nn::Sequential(
+          nn::Linear(5, 5),
+          testing::layer<torch::Tensor, torch::Tensor>([&, holds](torch::Tensor x) {
+            if (throws) throw std::runtime_error("a layer's own");
+            const torch::Tensor y = torch::tanh(x);
+            y.register_hook([&, holds](const torch::Tensor&) {
+              // The last backward of this rank's first step.
+              if (holds && ++backwards == 2) busy = testing::hold_stream(here);
+            });
+            return y;
+          }),
+          nn::Linear(5, 5));
+    };
+    const GPipeOptions options = GPipeOptions({2, 1})
+                                     .chunks(4)
+                                     .groups(2)
+                                     .checkpoint(Checkpoint::kNever)
+                                     .cpu_threads_per_stage(1);
+    // Made before a device is held, because a copy to it waits.
+    const auto rows_of = [](const World& of, c10::Device where) {
+      const RowRange range = of.rows(8, 4);
+      return testing::copy_on(
+          where, torch::linspace(-1, 1, 40).view({8, 5}).slice(0, range.begin, range.end));
+    };
+    const torch::Tensor all = rows_of(World(), device(0));
+    const torch::Tensor own = rows_of(world, here);
+    const auto step = [](GPipe pipe, const torch::Tensor& rows) {
+      return outcome([&] { return bits(pipe->step({rows}, {rows}, squares()).loss); });
+    };
+    GPipe alone(make(false), GPipeOptions(options).devices({device(0), device(0)}));
+    (void)step(alone, all);
+    const std::string expected = gradients_of(alone);
+    GPipe pipe(make(world.rank() == 2), GPipeOptions(options).devices({here}).world(world));
+    say(step(pipe, own));
+    throws = world.rank() == 2;
+    say(step(pipe, own));
+    busy.reset();
+    const std::string gradients = gradients_of(pipe);
+    say(world.process() == 1 || expected.rfind(gradients, 0) == 0 ? "as they were" : gradients);
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("a layer's own")));
+  EXPECT_THAT(ranks.lines(), Each("as they were"));
   ranks.expect_ends();
 }
 
