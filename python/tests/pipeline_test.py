@@ -454,3 +454,34 @@ def test_nothing_is_left_after_many_steps():
 def count_threads():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Threads:"))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+def test_deferred_batch_norm_is_that_of_whole_mini_batches(checkpoint, momentum):
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=momentum), nn.Linear(8, 8))
+    plain, other = copy.deepcopy(model), copy.deepcopy(model)
+    pipe = GPipe(model, [1, 2], chunks=4, checkpoint=checkpoint, deferred_batch_norm=True)
+    steps = GPipe(other, [1, 2], chunks=4, checkpoint=checkpoint, deferred_batch_norm=True)
+    for schedule in ("1f1b", "zb-h1", "gpipe"):
+        input = torch.randn(8, 8)
+        plain(input)
+        pipe(input).sum().backward()
+        steps.step(input, None, lambda output: output.sum(), schedule=schedule)
+        for norm in (model[1], other[1]):
+            assert torch.equal(norm.num_batches_tracked, plain[1].num_batches_tracked)
+            assert torch.allclose(norm.running_mean, plain[1].running_mean, atol=1e-6)
+            assert torch.allclose(norm.running_var, plain[1].running_var, atol=1e-6)
+
+
+def test_deferred_batch_norm_of_a_failed_call_has_not_counted():
+    model = nn.Sequential(nn.BatchNorm1d(8, momentum=None), Raises())
+    pipe = GPipe(model, [1, 1], chunks=2, deferred_batch_norm=True)
+    before = copy.deepcopy(model[0].state_dict())
+    pipe[1].error = Trouble("in", "a call")
+    with pytest.raises(Trouble):
+        pipe(torch.randn(4, 8))
+    assert all(torch.equal(before[key], value) for key, value in model[0].state_dict().items())
+    pipe[1].error = None
+    pipe(torch.randn(4, 8))
+    assert model[0].num_batches_tracked == 1
