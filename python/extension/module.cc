@@ -99,6 +99,8 @@ PYBIND11_MODULE(_gpipe, m) {
   py::class_<Pipeline>(m, "Pipeline")
       .def(py::init<const std::vector<std::pair<std::string, py::object>>&,
                     const PipelineSettings&>())
+      .def("update", &Pipeline::update)
+      .def("update_known", &Pipeline::update_known)
       .def("forward", &Pipeline::forward)
       .def("step", &Pipeline::step)
       .def("evaluate", &Pipeline::evaluate)

@@ -107,7 +107,15 @@ class Pipelined(nn.Module):
         self.__dict__["_made_of"] = None
 
     def _current(self) -> Any:
-        """The pipeline, made again if a layer was replaced, or a setting has changed."""
+        """The pipeline, with its layers as they are now. Made again if one, or a module with skips
+        in one, was replaced, or a setting has changed."""
+        if not self._known().update(self.training):
+            self._make()
+            self._pipeline.update(self.training)
+        return self._pipeline
+
+    def _known(self) -> Any:
+        """The same without a look into the layers, which would wait for a run of another thread."""
         layers = [layer for _, layer in self._units()[0]]
         if layers != self._made_of:
             if len(self) != sum(self._balance):
@@ -141,12 +149,13 @@ class Pipelined(nn.Module):
             )
         _refuse_checkpoint()
         pipeline = self._current()
-        output = pipeline.forward(input, self.training)
+        output = pipeline.forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if tensor is not None and tensor.grad_fn is not None:
-                # The output keeps the pipeline alive, because the backward needs it even if nothing
-                # else refers to it any more.
-                tensor.grad_fn.metadata["gpipe"] = pipeline
+                # The backward begins in C++, and needs the layers' modes as they are then. The hook
+                # also keeps the pipeline alive, which the backward needs even if nothing else
+                # refers to it any more.
+                tensor.grad_fn.register_prehook(lambda gradients: pipeline.update_known())
                 break
         return output
 
@@ -265,7 +274,7 @@ class Pipelined(nn.Module):
 
         A negative number counts from the end. Raises IndexError beyond.
         """
-        return self._current().is_here(layer)
+        return self._known().is_here(layer)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """The parameters that are in this process, each once: for this process's optimizer."""

@@ -485,3 +485,53 @@ def test_deferred_batch_norm_of_a_failed_call_has_not_counted():
     pipe[1].error = None
     pipe(torch.randn(4, 8))
     assert model[0].num_batches_tracked == 1
+
+
+def test_a_backward_sees_the_modes_as_they_are_then():
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 8)), [1, 2], chunks=2)
+    input = torch.randn(4, 8)
+    output = pipe(input)
+    pipe.eval()
+    with torch.no_grad():
+        target = pipe(input)
+    pipe.train()
+    mse(output, target).backward()  # the modes are those of the forward again
+    output = pipe(input)
+    pipe.eval()
+    with pytest.raises(RuntimeError, match="was set to eval mode between forward and backward"):
+        output.sum().backward()
+    pipe.train()
+    output = pipe(input)
+    pipe[0].weight = nn.Parameter(torch.zeros(8, 8))
+    with pytest.raises(RuntimeError, match="was replaced in stage 0 between forward and backward"):
+        output.sum().backward()
+
+
+def test_what_a_forward_adds_does_not_stop_its_backward():
+    class Lazy(nn.Module):
+        def forward(self, input):
+            if not hasattr(self, "inner"):
+                self.inner = nn.Identity()
+                self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+            return self.inner(input) * self.scale
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Lazy()), [1, 1], chunks=2, checkpoint="always")
+    pipe(torch.randn(4, 8)).sum().backward()
+    pipe(torch.randn(4, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda layer: nn.Sequential(torch.jit.script(layer))])
+def test_scripted_layers(make):
+    layer = make(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()))
+    model = nn.Sequential(layer, nn.Linear(8, 8))
+    input = torch.randn(4, 8)
+    torch.cat([model(x) for x in input.chunk(2)]).sum().backward()
+    expected = gradients(model)
+    pipe = GPipe(model, [1, 1], chunks=2)
+    for _ in range(3):
+        model.zero_grad()
+        gc.collect()
+        pipe(input).sum().backward()
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(gradients(model), expected))
+    names = [name for name, _ in pipe.local_named_parameters()]
+    assert names == [name for name, _ in model.named_parameters()]
