@@ -53,7 +53,7 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
 def _refuse_checkpoint() -> None:
     """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
+    if hooks and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint":
         raise ValueError(
             "a pipeline inside of torch.utils.checkpoint(use_reentrant=False), whose recompute "
             "would end in the middle of the pipeline: give GPipe checkpoint='always' instead, or "

@@ -535,3 +535,10 @@ def test_scripted_layers(make):
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(gradients(model), expected))
     names = [name for name, _ in pipe.local_named_parameters()]
     assert names == [name for name, _ in model.named_parameters()]
+
+
+def test_saved_tensors_hooks_without_a_module_name():
+    pipe = GPipe(model_of(2), [1, 1], chunks=2)
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.cpu, torch.Tensor.contiguous):
+        pipe(torch.randn(4, 8)).sum().backward()
+    assert pipe[0].weight.grad is not None
