@@ -169,6 +169,15 @@ Mirror* Mirror::find(py::handle module) {
   return nullptr;
 }
 
+int Mirror::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(module().ptr());
+  for (const auto& child : children()) {
+    const int found = static_cast<const Mirror&>(*child).traverse(visit, arg);
+    if (found != 0) return found;
+  }
+  return 0;
+}
+
 void Mirror::stash_tensor(const std::string& name, at::Tensor /*tensor*/) {
   TORCH_CHECK(false, "'", name, "' was stashed by a module without skips");
 }

@@ -44,6 +44,10 @@ class Mirror : public torch::nn::Module {
   // The mirror of `module`: this one, or one within it. Null if none of them mirrors `module`.
   Mirror* find(pybind11::handle module);
 
+  // Shows the Python modules of this mirror and those within it to Python's garbage collector, as a
+  // type's tp_traverse does.
+  int traverse(visitproc visit, void* arg) const;
+
   virtual skip::Skippable* skippable() { return nullptr; }
   // These two functions give access to Skippable's stash() and pop(), which are protected.
   virtual void stash_tensor(const std::string& name, at::Tensor tensor);

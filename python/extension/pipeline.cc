@@ -104,10 +104,21 @@ Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers
   without_gil([&] { pipe_ = GPipe(model, options); });
 }
 
-Pipeline::~Pipeline() {
+Pipeline::~Pipeline() { clear(); }
+
+int Pipeline::traverse(visitproc visit, void* arg) const {
+  for (const std::shared_ptr<Layer>& layer : layers_) {
+    const int found = layer->traverse(visit, arg);
+    if (found != 0) return found;
+  }
+  return 0;
+}
+
+void Pipeline::clear() {
   // The pipeline is destroyed without the GIL, because it joins its workers, which may need the GIL
   // to drop objects of Python.
   without_gil([&] { pipe_ = GPipe(nullptr); });
+  layers_.clear();
 }
 
 template <typename Update>

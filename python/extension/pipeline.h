@@ -95,8 +95,14 @@ class Pipeline {
   // `init`: called as init(name, tensor, generator) for each tensor.
   void materialize(const pybind11::object& init);
 
-  // The pipeline, with the layers' modules, parameters and buffers as they are now.
-  GPipe& updated();
+  GPipe& gpipe() { return pipe_; }
+
+  // For Python's garbage collector, as a type's tp_traverse and tp_clear: a layer may refer to its
+  // pipeline (by a hook, say), and only the collector can free such a circle. It calls clear() for
+  // a pipeline that nothing refers to, hence no call, no output and no run. Without the GIL nothing
+  // changes what traverse() reads.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
 
  private:
   // Calls `update`, which may change the layers, while no run reads them.

@@ -542,3 +542,28 @@ def test_saved_tensors_hooks_without_a_module_name():
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.cpu, torch.Tensor.contiguous):
         pipe(torch.randn(4, 8)).sum().backward()
     assert pipe[0].weight.grad is not None
+
+
+def test_a_circle_through_a_hook_is_garbage():
+    seen = []
+
+    def pipe_with_hook():
+        pipe = GPipe(model_of(2), [1, 1], chunks=2)
+        pipe[0].register_forward_hook(lambda module, input, output: seen.append(len(pipe)))
+        return pipe
+
+    pipe = pipe_with_hook()
+    for _ in range(3):
+        gc.collect()
+        pipe(torch.randn(4, 8)).sum().backward()
+    assert seen
+    output = pipe(torch.randn(4, 8))
+    dropped, threads = weakref.ref(pipe[0]), count_threads()
+    del pipe
+    gc.collect()
+    assert dropped() is not None
+    output.sum().backward()
+    del output
+    gc.collect()
+    assert dropped() is None
+    assert count_threads() < threads
