@@ -317,6 +317,7 @@ class Pipelined(nn.Module):
             )
         state = self.__dict__.copy()
         del state["_pipeline"], state["_made_of"]
+        state["_world"] = None  # of this process alone
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -374,3 +374,12 @@ def test_programs_end_without_noise(tmp_path, end):
     assert started.wait() == [code, code], started.all_errors()
     for word in ("Fatal", "terminate", "Aborted"):
         assert word not in started.all_errors()
+
+
+def test_a_pipeline_with_a_world_of_one_process_can_be_copied(tmp_path):
+    script = CONNECT + """
+import copy
+pipe = GPipe(nn.Sequential(nn.Linear(6, 4)), [1], world=world)
+tell(same=copy.deepcopy(pipe).parameter_hash() == pipe.parameter_hash())
+"""
+    assert run(tmp_path, script, 1) == [{"same": True}]
