@@ -126,6 +126,15 @@ class Pipelined(nn.Module):
             self._make()
         return self._pipeline
 
+    def _check_layers(self, call: str) -> None:
+        """Raises ValueError if a partition runs as one layer, because it has hooks."""
+        if [layer for _, layer in self._units()[0]] != list(self):
+            raise ValueError(
+                f"{call} takes no pipeline with hooks on a partition, which then runs as one layer "
+                f"whose tensors have other names: remove the hooks, or give a gpipe.GPipe of the "
+                f"same layers"
+            )
+
     def forward(
         self, input: Optional[Value], *others: Any, **named: Any
     ) -> Optional[Value]:
@@ -267,6 +276,7 @@ class Pipelined(nn.Module):
                 f"init must be a function of a name, a tensor and a generator, not "
                 f"{type(init).__name__}"
             )
+        self._check_layers("materialize")
         self._current().materialize(init)
 
     def is_here(self, layer: int) -> bool:
@@ -282,7 +292,12 @@ class Pipelined(nn.Module):
 
     def local_named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The same with their names in the plain model, each under its first one."""
-        return self._current().local_named_parameters()
+        names: dict[Tensor, str] = {}  # those of a partition with hooks are others in the extension
+        for layer_name, layer in self._named_layers():
+            for name, parameter in layer.named_parameters():
+                names.setdefault(parameter, f"{layer_name}.{name}")
+        named = self._current().local_named_parameters()
+        return [(names.get(parameter, name), parameter) for name, parameter in named]
 
     # A pipeline cannot be moved, because each partition has its own device.
 
