@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -48,6 +49,19 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
             f"{partitions}): give a device for each, which may be the same one several times"
         )
     return found[:partitions]
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}") from None
+
+
+def _integers(name: str, values: Any) -> list[int]:
+    if isinstance(values, (int, str)):
+        raise TypeError(f"{name} must be a list of ints, not {type(values).__name__}: {values!r}")
+    return [_integer(f"each of {name}", value) for value in values]
 
 
 def _refuse_checkpoint() -> None:
@@ -201,8 +215,10 @@ class Pipelined(nn.Module):
         Raises ValueError if inputs, targets, schedule or loss do not fit, and whatever a layer or
         loss_fn raises; on the other ranks that is a DistributedFailure.
         """
-        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
-        result = self._current().step(input, target, loss_fn, settings, self.training)
+        settings = extension.StepSettings(
+            str(schedule), str(reduction), weight, keep_outputs, check_finite
+        )
+        result = self._current().step(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     def evaluate(
@@ -218,8 +234,10 @@ class Pipelined(nn.Module):
         check_finite: bool = False,
     ) -> StepResult:
         """As `step`, without gradients: a validation. Call `eval()` before, as for any module."""
-        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
-        result = self._current().evaluate(input, target, loss_fn, settings, self.training)
+        settings = extension.StepSettings(
+            str(schedule), str(reduction), weight, keep_outputs, check_finite
+        )
+        result = self._current().evaluate(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     def clip_grad_norm_(
@@ -233,7 +251,7 @@ class Pipelined(nn.Module):
         Raises ValueError for a max_norm or norm_type that is not valid, and for a norm that is not
         finite with error_if_nonfinite.
         """
-        return self._current().clip_grad_norm(max_norm, norm_type, error_if_nonfinite)
+        return self._current().clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
 
     def parameter_hash(self) -> str:
         """The bits of all parameters as 16 hexadecimal digits.
@@ -432,11 +450,11 @@ class GPipe(Pipelined):
         self._checkpoints = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
-            "shared_inputs": list(shared_inputs),
-            "worker_of_stage": None if placement is None else list(placement),
-            "process_of_worker": None if processes is None else list(processes),
-            "groups": groups,
-            "cpu_threads_per_stage": cpu_threads_per_stage,
+            "shared_inputs": _integers("shared_inputs", shared_inputs),
+            "worker_of_stage": None if placement is None else _integers("placement", placement),
+            "process_of_worker": None if processes is None else _integers("processes", processes),
+            "groups": _integer("groups", groups),
+            "cpu_threads_per_stage": _integer("cpu_threads_per_stage", cpu_threads_per_stage),
         }
         layers = dict(module.named_children())
         if len(layers) != len(module):

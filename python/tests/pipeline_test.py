@@ -567,3 +567,111 @@ def test_a_circle_through_a_hook_is_garbage():
     gc.collect()
     assert dropped() is None
     assert count_threads() < threads
+
+
+class Calls(nn.Module):
+    """Any function as a layer, with a Linear for it to use."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.linear = function, nn.Linear(8, 8)
+
+    def forward(self, input):
+        return self.function(self, input)
+
+
+def changed_parameter(pipe, input):
+    output = pipe(input)
+    with torch.no_grad():
+        pipe[0].weight.add_(1)
+    output.sum().backward()
+
+
+def hooked_parameter(pipe, input):
+    pipe[0].weight.register_hook(lambda gradient: None)
+    torch.autograd.grad(pipe(input).sum(), [pipe[1].weight, pipe[0].weight])
+
+
+def without_gradients(pipe, input):
+    with torch.no_grad():
+        pipe.step(input, input, mse)
+
+
+def not_finite(pipe, input):
+    pipe.step(input, input, lambda output, target: output.sum() * float("inf"))
+    pipe.clip_grad_norm_(1.0, error_if_nonfinite=True)
+
+
+def step(*arguments, **named):
+    return lambda pipe, input: pipe.step(input, input, *arguments, **named)
+
+
+def made(**named):
+    return lambda pipe, input: GPipe(model_of(2), **{"balance": [1, 1], **named})(input)
+
+
+def with_layer(function):
+    return lambda pipe, input: GPipe(
+        nn.Sequential(nn.Linear(8, 8), Calls(function)), [1, 1], chunks=2, checkpoint="always"
+    )(input).sum().backward()
+
+
+hidden = []
+
+
+@pytest.mark.parametrize(
+    "error, text, call",
+    [
+        (ValueError, "gpipe.balance.balance_by_time(partitions", made(balance=[1])),
+        (ValueError, "nn.Identity()", made(balance=[2, 0])),
+        (ValueError, "shared_inputs= names input 3", made(shared_inputs=[3])),
+        (ValueError, "processes=", made(processes=[0, 1])),
+        (TypeError, "groups must be an int, not float: 1.5", made(groups=1.5)),
+        (TypeError, "placement must be an int, not str: 'a'", made(placement=["a", 0])),
+        (TypeError, "shared_inputs must be a list of ints", made(shared_inputs="x")),
+        (RuntimeError, "checkpoint='never'", changed_parameter),
+        (RuntimeError, "torch.autograd.grad", hooked_parameter),
+        (ValueError, "torch.no_grad()", without_gradients),
+        (ValueError, "check_finite=True", not_finite),
+        (ValueError, "(reduction=)", step(lambda output, target: output)),
+        (ValueError, ".real or .abs()", step(lambda output, target: output.sum() * 1j)),
+        (ValueError, "reduction='sum' and a weight", step(mse, reduction="sum", weight=len)),
+        (ValueError, "'1'", step(mse, reduction=1)),
+        (
+            ValueError, "the name of a schedule ('1f1b', say)",
+            step(mse, schedule=gpipe.schedule.by_name("1f1b", stages=2, micro_batches=3)),
+        ),
+        (
+            ValueError, "check_finite",
+            step(lambda output, target: output.sum() * float("nan"), check_finite=True),
+        ),
+        (ValueError, "schedule.parse: line 1", lambda pipe, input: gpipe.schedule.parse("stages")),
+        (
+            ValueError, "with torch.device('meta')",
+            lambda pipe, input: gpipe.balance.memory_plan(model_of(2), input, balance=[1, 1]),
+        ),
+        (Exception, "torch.jit.trace", lambda pipe, input: torch.jit.trace(pipe, input)),
+        (RuntimeError, "checkpoint='never'", with_layer(lambda self, input: input.mul_(2))),
+        (
+            RuntimeError, "an attribute",
+            with_layer(lambda self, input: hidden.append(self.linear(input)) or sum(hidden)),
+        ),
+    ],
+)
+def test_errors_speak_of_pythons_names(error, text, call):
+    hidden.clear()
+    pipe = GPipe(model_of(2), [1, 1], chunks=2, checkpoint="always")
+    with pytest.raises(error) as caught:
+        call(pipe, torch.randn(4, 8))
+    assert text in str(caught.value)
+    assert "::" not in str(caught.value) and "Options" not in str(caught.value)
+
+
+def test_warnings_speak_of_pythons_names():
+    outside = nn.Linear(8, 8)
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Calls(lambda self, input: outside(input))), [1, 1])
+    with pytest.warns(UserWarning) as warned:
+        pipe(torch.randn(4, 8)).sum().backward()
+    texts = [str(each.message) for each in warned]
+    assert any("tensor that is no nn.Parameter" in text for text in texts)
+    assert not any("::" in text or "register_module" in text for text in texts)

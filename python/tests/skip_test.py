@@ -249,3 +249,15 @@ def test_modules_beside_and_with_skips_may_be_replaced():
             pipe(input)
     pipe[0].skip = layer(stashes=["x"])
     check()
+
+
+def test_only_tensors_are_stashed():
+    @skippable(stash=["size"])
+    class Stash(nn.Module):
+        def forward(self, input):
+            yield stash("size", input.shape)
+            return input
+
+    pipe = GPipe(nn.Sequential(Stash(), layer(pops=["size"])), [1, 1])
+    with pytest.raises(TypeError, match="'size' was stashed as a Size: stash a Tensor or None"):
+        pipe(torch.ones(1))

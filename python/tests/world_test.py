@@ -230,7 +230,7 @@ tell(loss=loss, **facts)
 def test_an_exception_of_another_rank_names_rank_stage_and_layer(tmp_path):
     other, own = run(tmp_path, CONNECT + LAYER_RAISES, 2)
     assert own["type"] == "KeyError" and own["text"] == "'boom'"
-    assert own["notes"] == ["GPipe: in the forward of stage 1, micro-batch 0, layer 4 ('4')"]
+    assert own["notes"] == ["GPipe: in the forward of stage 1, micro-batch 0, layer 4 ('4'), a Boom"]
     assert other["type"] == "DistributedFailure"
     assert "rank 1" in other["text"] and "stage 1, micro-batch 0, layer 4 ('4" in other["text"]
     assert other["text"].endswith(": KeyError: 'boom'")
