@@ -10,12 +10,20 @@
 namespace gpipe::balance {
 namespace {
 
+// Also sees batch norms of another language: by the name that their module gives itself, or their
+// statistics.
+bool is_batch_norm(const torch::nn::Module& module) {
+  return module.as<torch::nn::BatchNorm1d>() != nullptr ||
+         module.as<torch::nn::BatchNorm2d>() != nullptr ||
+         module.as<torch::nn::BatchNorm3d>() != nullptr ||
+         module.name().find("BatchNorm") != std::string::npos ||
+         module.named_buffers(/*recurse=*/false).contains("running_mean");
+}
+
 bool has_batch_norms(const torch::nn::Module& model) {
   bool found = false;
   const auto look = [&](const torch::nn::Module& module) {
-    found = found || (module.is_training() && (module.as<torch::nn::BatchNorm1d>() != nullptr ||
-                                               module.as<torch::nn::BatchNorm2d>() != nullptr ||
-                                               module.as<torch::nn::BatchNorm3d>() != nullptr));
+    found = found || (module.is_training() && is_batch_norm(module));
   };
   model.apply(look);
   return found;

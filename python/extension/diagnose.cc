@@ -53,7 +53,7 @@ py::tuple diagnose_pipeline(Pipeline& pipeline, py::handle input, py::handle tar
           calling([&] { (void)function.get()(what, done, all); });
         });
   }
-  GPipe& pipe = pipeline.updated();
+  GPipe& pipe = pipeline.gpipe();
   const Diagnosis diagnosis =
       without_gil([&] { return diagnose(pipe, inputs, targets, loss, options); });
   return py::make_tuple(to_text(diagnosis), to_json(diagnosis));

@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/interruption.h"
 #include "python/extension/gil.h"
+#include "python/extension/python_names.h"
 
 namespace gpipe::python {
 namespace {
@@ -29,12 +31,6 @@ namespace py = pybind11;
   throw python_error(std::move(error));
 }
 
-// The text without the C++ type of the layer. That type is one of this extension; the traceback
-// shows the user's type.
-std::string without_our_type(const std::string& where) {
-  return where.substr(0, where.find(", a gpipe::python::"));
-}
-
 void add_note(const std::exception& error, const std::string& where) {
   const auto* of_python = dynamic_cast<const python_error*>(&error);
   if (of_python == nullptr || of_python->value == nullptr) return;
@@ -44,7 +40,7 @@ void add_note(const std::exception& error, const std::string& where) {
   auto* changed = const_cast<python_error*>(of_python);
   PyErr_NormalizeException(&changed->type, &changed->value, &changed->traceback);
   try {
-    py::handle(changed->value).attr("add_note")("GPipe: " + without_our_type(where));
+    py::handle(changed->value).attr("add_note")("GPipe: " + where);
   } catch (const py::error_already_set&) {  // an exception class of the user may refuse notes
   }
 }
@@ -78,19 +74,22 @@ void raise_failure(const distributed::DistributedFailure& failure) {
   py::list faults;
   for (const distributed::Fault& fault : failure.faults()) {
     faults.append(module.attr("Fault")(name_of(fault.kind), fault.rank, fault.host, fault.stage,
-                                       fault.micro_batch, fault.layer, fault.text));
+                                       fault.micro_batch, fault.layer, in_python(fault.text)));
   }
   const py::object type = module.attr("DistributedFailure");
-  PyErr_SetObject(type.ptr(), type(failure.what(), faults).ptr());
+  PyErr_SetObject(type.ptr(), type(in_python(failure.what()), faults).ptr());
 }
 
 // An exception class of torch by its name in torch._C: OutOfMemoryError is torch.OutOfMemoryError,
 // _LinAlgError is torch.linalg.LinAlgError.
 py::object of_torch(const char* name) { return py::module_::import("torch._C").attr(name); }
 
-template <typename Error>
-void raise(PyObject* type, const Error& error) {
-  PyErr_SetString(type, error.what_without_backtrace());
+void raise(PyObject* type, const c10::Error& error) {
+  PyErr_SetString(type, in_python(error.what_without_backtrace()).c_str());
+}
+
+void raise(PyObject* type, const std::exception& error) {
+  PyErr_SetString(type, in_python(error.what()).c_str());
 }
 
 void translate(std::exception_ptr thrown) {
@@ -115,7 +114,18 @@ void translate(std::exception_ptr thrown) {
     raise(PyExc_NotImplementedError, error);
   } catch (const c10::Error& error) {
     raise(PyExc_RuntimeError, error);
+  } catch (const std::invalid_argument& error) {
+    raise(PyExc_ValueError, error);
+  } catch (const std::out_of_range& error) {
+    raise(PyExc_IndexError, error);
   }
+}
+
+// translate() for a backward, whose errors torch's engine would pass on as they are.
+void translate_for_engine(const std::exception_ptr& thrown) {
+  const WithGil gil;
+  translate(thrown);
+  throw_current();
 }
 
 }  // namespace
@@ -135,6 +145,7 @@ void check_signals() {
 void install_exceptions() {
   py::register_local_exception_translator(&translate);
   internal::set_place_adder(&add_note);
+  internal::set_engine_translator(&translate_for_engine);
   internal::set_interruption_check(&check_signals_in_run);
 }
 

@@ -71,6 +71,11 @@ MadeLayer make_layer(const py::object& module) {
 bool in_layer() { return current_layer != nullptr; }
 
 void stash(py::handle module, const std::string& name, py::handle tensor) {
+  if (!tensor.is_none() && !THPVariable_Check(tensor.ptr())) {
+    throw py::type_error("'" + name + "' was stashed as a " +
+                         std::string(py::str(py::type::handle_of(tensor).attr("__name__"))) +
+                         ": stash a Tensor or None");
+  }
   mirror_of(module).stash_tensor(name,
                                  tensor.is_none() ? at::Tensor() : py::cast<at::Tensor>(tensor));
 }

@@ -17,12 +17,20 @@ namespace gpipe::python {
 // Thread-safety: forward may run on several threads at once, which take turns by the GIL.
 class Layer : public Mirror {
  public:
-  using Mirror::Mirror;
+  explicit Layer(const pybind11::object& module) : Mirror(module), skips_(mirrors_with_skips()) {}
 
   // Calls the Python module, hooks included. Throws the module's exception as python_error. Also
   // throws a TypeError as python_error if the module returns something that cannot go between
   // layers.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs);
+
+  // Whether a module with skips was added, replaced or removed since this layer was made. Then its
+  // pipeline, which has the routes of the former ones, must be made again.
+  bool has_other_skips() { return mirrors_with_skips() != skips_; }
+
+ private:
+  // What the pipeline's plan points at (skip::CallPlan), alive for as long as this layer is.
+  std::vector<std::shared_ptr<Mirror>> skips_;
 };
 
 struct MadeLayer {

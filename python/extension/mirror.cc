@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <utility>
 
 namespace gpipe::python {
@@ -29,11 +28,17 @@ std::string type_name(const py::object& module) {
   return py::str(py::type::handle_of(module).attr("__name__"));
 }
 
-// The tensors in a dict of the Python module, by name, without entries that are None.
-std::vector<std::pair<PyObject*, const at::Tensor*>> tensors_in(const py::object& module,
-                                                                const char* attribute) {
-  std::vector<std::pair<PyObject*, const at::Tensor*>> tensors;
-  const py::dict dict = module.attr(attribute);
+// The tensors in a dict of the Python module, by name, without entries that are None. A scripted
+// module has no dict, and gives one that nobody else keeps.
+struct TensorsIn {
+  TensorsIn(const py::object& module, const char* attribute);
+
+  py::dict dict;  // keeps the entries alive
+  std::vector<std::pair<PyObject*, const at::Tensor*>> entries;
+};
+
+TensorsIn::TensorsIn(const py::object& module, const char* attribute)
+    : dict(module.attr(attribute)) {
   PyObject* name = nullptr;
   PyObject* value = nullptr;
   Py_ssize_t place = 0;
@@ -43,9 +48,8 @@ std::vector<std::pair<PyObject*, const at::Tensor*>> tensors_in(const py::object
       throw py::type_error("'" + std::string(py::str(name)) + "' in " + attribute + " of a " +
                            type_name(module) + " is not a tensor");
     }
-    tensors.emplace_back(name, &THPVariable_Unpack(value));
+    entries.emplace_back(name, &THPVariable_Unpack(value));
   }
-  return tensors;
 }
 
 void take_over(const std::vector<std::pair<PyObject*, const at::Tensor*>>& now,
@@ -81,24 +85,34 @@ Mirror::Mirror(const py::object& module) : torch::nn::Module(type_name(module)),
   update();
 }
 
-void Mirror::update() {
-  update_tensors();
-  update_children();
+bool Mirror::update() {
+  update_tensors(/*all=*/true);
+  update_mode();
+  return update_children();
+}
+
+void Mirror::update_known() {
+  update_tensors(/*all=*/false);
+  update_mode();
+  for (const auto& child : children()) static_cast<Mirror&>(*child).update_known();
+}
+
+void Mirror::update_mode() {
   const bool training = py::cast<bool>(module_.get().attr("training"));
-  // Sets the mode of this module. LibTorch's train() also sets the modes of the modules within,
-  // which then take back the modes of their Python modules.
-  if (training == is_training()) return;
-  torch::nn::Module::train(training);
-  for (const auto& child : children()) static_cast<Mirror&>(*child).update();
+  // This also sets the modes of the modules within, whose updates follow.
+  if (training != is_training()) torch::nn::Module::train(training);
 }
 
-void Mirror::update_tensors() {
+void Mirror::update_tensors(bool all) {
   const auto module = py::reinterpret_borrow<py::object>(module_.get());
-  take_over(tensors_in(module, "_parameters"), parameters_);
-  take_over(tensors_in(module, "_buffers"), buffers_of(*this));
+  for (const auto& [attribute, known] :
+       {std::pair("_parameters", &parameters_), std::pair("_buffers", &buffers_of(*this))}) {
+    const TensorsIn now(module, attribute);
+    if (all || now.entries.size() == known->size()) take_over(now.entries, *known);
+  }
 }
 
-void Mirror::update_children() {
+bool Mirror::update_children() {
   const py::dict modules = module_.get().attr("_modules");
   const auto known = named_children();
   bool same = true;
@@ -111,14 +125,40 @@ void Mirror::update_children() {
     ++k;
   }
   if (same && k == known.size()) {
-    for (const auto& child : known) static_cast<Mirror&>(*child.value()).update();
-    return;
+    bool changed = false;
+    for (const auto& child : known) {
+      changed = static_cast<Mirror&>(*child.value()).update() || changed;
+    }
+    return changed;
   }
-  for (const auto& child : known) unregister_module(child.key());
+  std::vector<std::shared_ptr<Mirror>> former;
+  for (const auto& child : known) {
+    unregister_module(child.key());
+    former.push_back(std::static_pointer_cast<Mirror>(child.value()));
+  }
   for (const auto& [name, module] : modules) {
     if (module.is_none()) continue;
-    register_module(py::str(name), make(py::reinterpret_borrow<py::object>(module)));
+    const auto kept =
+        std::find_if(former.begin(), former.end(),
+                     [module = module](const auto& mirror) { return mirror->module().is(module); });
+    if (kept == former.end()) {
+      register_module(py::str(name), make(py::reinterpret_borrow<py::object>(module)));
+      continue;
+    }
+    (*kept)->update();
+    register_module(py::str(name), std::move(*kept));
+    former.erase(kept);
   }
+  return true;
+}
+
+std::vector<std::shared_ptr<Mirror>> Mirror::mirrors_with_skips() {
+  std::vector<std::shared_ptr<Mirror>> found;
+  for (const auto& child : modules(/*include_self=*/false)) {
+    auto mirror = std::static_pointer_cast<Mirror>(child);
+    if (mirror->skippable() != nullptr) found.push_back(std::move(mirror));
+  }
+  return found;
 }
 
 Mirror* Mirror::find(py::handle module) {
@@ -127,6 +167,15 @@ Mirror* Mirror::find(py::handle module) {
     if (Mirror* found = static_cast<Mirror&>(*child).find(module)) return found;
   }
   return nullptr;
+}
+
+int Mirror::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(module().ptr());
+  for (const auto& child : children()) {
+    const int found = static_cast<const Mirror&>(*child).traverse(visit, arg);
+    if (found != 0) return found;
+  }
+  return 0;
 }
 
 void Mirror::stash_tensor(const std::string& name, at::Tensor /*tensor*/) {

@@ -31,12 +31,22 @@ class Mirror : public torch::nn::Module {
   explicit Mirror(const pybind11::object& module);
 
   // Takes over what has changed in the Python module since the last update: parameters, buffers and
-  // submodules that were added, replaced or removed, and modes.
-  void update();
+  // submodules that were added, replaced or removed, and modes. A submodule that is still there
+  // keeps its mirror. Returns whether a submodule, at any depth, was added, replaced or removed.
+  bool update();
+  // Takes over modes, and parameters and buffers that were replaced. What a forward has added waits
+  // for the next update().
+  void update_known();
 
   pybind11::handle module() const { return module_.get(); }
+  // The mirrors within this one that have skips.
+  std::vector<std::shared_ptr<Mirror>> mirrors_with_skips();
   // The mirror of `module`: this one, or one within it. Null if none of them mirrors `module`.
   Mirror* find(pybind11::handle module);
+
+  // Shows the Python modules of this mirror and those within it to Python's garbage collector, as a
+  // type's tp_traverse does.
+  int traverse(visitproc visit, void* arg) const;
 
   virtual skip::Skippable* skippable() { return nullptr; }
   // These two functions give access to Skippable's stash() and pop(), which are protected.
@@ -44,8 +54,9 @@ class Mirror : public torch::nn::Module {
   virtual at::Tensor pop_tensor(const std::string& name);
 
  private:
-  void update_tensors();
-  void update_children();
+  void update_tensors(bool all);
+  void update_mode();
+  bool update_children();
 
   Held module_;
 };

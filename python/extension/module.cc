@@ -48,6 +48,27 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
+Pipeline& pipeline_of(PyObject* object) { return py::cast<Pipeline&>(py::handle(object)); }
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  // While __init__ runs, there is an object without a Pipeline.
+  if (!py::detail::is_holder_constructed(self)) return 0;
+  return pipeline_of(self).traverse(visit, arg);
+}
+
+int clear(PyObject* self) {
+  // While the interpreter ends, workers may wait until the process is gone.
+  if (py::detail::is_holder_constructed(self) && _Py_IsFinalizing() == 0) pipeline_of(self).clear();
+  return 0;
+}
+
+void collect_as_garbage(PyHeapTypeObject* type) {
+  type->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->ht_type.tp_traverse = &traverse;
+  type->ht_type.tp_clear = &clear;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_gpipe, m) {
@@ -96,9 +117,11 @@ PYBIND11_MODULE(_gpipe, m) {
       .def_readonly("losses", &Pipeline::Result::losses)
       .def_readonly("outputs", &Pipeline::Result::outputs);
 
-  py::class_<Pipeline>(m, "Pipeline")
+  py::class_<Pipeline>(m, "Pipeline", py::custom_type_setup(&collect_as_garbage))
       .def(py::init<const std::vector<std::pair<std::string, py::object>>&,
                     const PipelineSettings&>())
+      .def("update", &Pipeline::update)
+      .def("update_known", &Pipeline::update_known)
       .def("forward", &Pipeline::forward)
       .def("step", &Pipeline::step)
       .def("evaluate", &Pipeline::evaluate)

@@ -104,33 +104,61 @@ Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers
   without_gil([&] { pipe_ = GPipe(model, options); });
 }
 
-Pipeline::~Pipeline() {
+Pipeline::~Pipeline() { clear(); }
+
+int Pipeline::traverse(visitproc visit, void* arg) const {
+  for (const std::shared_ptr<Layer>& layer : layers_) {
+    const int found = layer->traverse(visit, arg);
+    if (found != 0) return found;
+  }
+  return 0;
+}
+
+void Pipeline::clear() {
   // The pipeline is destroyed without the GIL, because it joins its workers, which may need the GIL
   // to drop objects of Python.
   without_gil([&] { pipe_ = GPipe(nullptr); });
+  layers_.clear();
 }
 
-void Pipeline::update(bool training) {
+template <typename Update>
+void Pipeline::between_runs(const Update& update) {
   // A layer that calls its own pipeline must not wait here for its own run. The pipeline refuses
-  // the call later.
-  if (internal::inside_pipeline()) return;
+  // the call later. Without layers nothing runs.
+  if (layers_.empty() || internal::inside_pipeline()) return;
   without_gil([&] {
     const internal::BetweenRuns between(pipe_->pipeline());
     const WithGil gil;
-    // LibTorch's train() sets the mode of all layers, too. layer->update() then gives each layer
-    // the mode of its Python module again.
-    if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
-    for (const std::shared_ptr<Layer>& layer : layers_) layer->update();
+    update();
   });
 }
 
-py::object Pipeline::forward(py::handle input, bool training) {
+bool Pipeline::update(bool training) {
+  between_runs([&] {
+    // LibTorch's train() sets the mode of all layers, too. layer->update() then gives each layer
+    // the mode of its Python module again.
+    if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
+    for (const std::shared_ptr<Layer>& layer : layers_) {
+      if (layer->update()) layers_changed_ = true;
+    }
+  });
+  return !layers_changed_ || std::none_of(layers_.begin(), layers_.end(), [](const auto& layer) {
+    return layer->has_other_skips();
+  });
+}
+
+void Pipeline::update_known() {
+  between_runs([&] {
+    for (const std::shared_ptr<Layer>& layer : layers_) layer->update_known();
+  });
+}
+
+py::object Pipeline::forward(py::handle input) {
   if (layers_.empty()) {
     (void)to_tensors(input, "the input");
     return py::reinterpret_borrow<py::object>(input);
   }
   Tensors tensors = inputs_of(input);
-  update(training);
   Tensors outputs = without_gil([&] { return pipe_->forward(std::move(tensors)); });
   if (outputs.empty()) return py::none();  // the outputs are in another process
   return to_python(std::move(outputs));
@@ -142,13 +170,12 @@ Tensors Pipeline::inputs_of(py::handle input) const {
 }
 
 Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
-                               const StepSettings& settings, bool training, bool backward) {
+                               const StepSettings& settings, bool backward) {
   Tensors inputs = inputs_of(input);
   Tensors targets;
   if (!target.is_none()) targets = to_tensors(target, "the target");
   const LossFn loss = loss_of(loss_fn);
   const StepOptions options = step_options_of(settings);
-  update(training);
   StepResult result = without_gil([&] {
     return backward ? pipe_->step(std::move(inputs), std::move(targets), loss, options)
                     : pipe_->evaluate(std::move(inputs), std::move(targets), loss, options);
@@ -159,13 +186,13 @@ Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::ob
 }
 
 Pipeline::Result Pipeline::step(py::handle input, py::handle target, const py::object& loss_fn,
-                                const StepSettings& settings, bool training) {
-  return run(input, target, loss_fn, settings, training, /*backward=*/true);
+                                const StepSettings& settings) {
+  return run(input, target, loss_fn, settings, /*backward=*/true);
 }
 
 Pipeline::Result Pipeline::evaluate(py::handle input, py::handle target, const py::object& loss_fn,
-                                    const StepSettings& settings, bool training) {
-  return run(input, target, loss_fn, settings, training, /*backward=*/false);
+                                    const StepSettings& settings) {
+  return run(input, target, loss_fn, settings, /*backward=*/false);
 }
 
 std::vector<std::string> Pipeline::devices() const {
@@ -177,7 +204,6 @@ std::vector<std::string> Pipeline::devices() const {
 bool Pipeline::is_here(int64_t layer) const { return pipe_->is_here(layer); }
 
 std::vector<std::pair<std::string, at::Tensor>> Pipeline::local_named_parameters() {
-  update(pipe_->is_training());
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& parameter : pipe_->local_named_parameters()) {
     named.emplace_back(parameter.key(), parameter.value());
@@ -185,19 +211,12 @@ std::vector<std::pair<std::string, at::Tensor>> Pipeline::local_named_parameters
   return named;
 }
 
-GPipe& Pipeline::updated() {
-  update(pipe_->is_training());
-  return pipe_;
-}
-
 double Pipeline::clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite) {
-  update(pipe_->is_training());
   return without_gil(
       [&] { return pipe_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite); });
 }
 
 void Pipeline::materialize(const py::object& init) {
-  update(pipe_->is_training());
   const Held function(init);  // made and destroyed with the GIL
   without_gil([&] {
     pipe_->materialize(
@@ -208,7 +227,6 @@ void Pipeline::materialize(const py::object& init) {
 }
 
 std::string Pipeline::parameter_hash() {
-  update(pipe_->is_training());
   return without_gil([&] { return pipe_->parameter_hash(); });
 }
 

@@ -64,10 +64,17 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // `training`: the mode of the pipeline itself; its layers have the modes of their Python modules.
+  // Takes over the layers' modules, parameters, buffers and modes as they are now. Waits for a run
+  // of another thread first, because the run reads them. `training`: the mode of the pipeline
+  // itself; its layers have the modes of their Python modules. Returns false if the layers have
+  // other modules with skips than before, so that the pipeline must be made again.
+  bool update(bool training);
+  // Takes over modes, and parameters and buffers that were replaced, for a backward.
+  void update_known();
+
   // Over processes the input may be None in a process without the first stage, and the result is
   // None in a process without the last stage.
-  pybind11::object forward(pybind11::handle input, bool training);
+  pybind11::object forward(pybind11::handle input);
 
   struct Result {
     double loss;
@@ -76,9 +83,9 @@ class Pipeline {
   };
   // `target` may be None: `loss_fn` is then given the output alone.
   Result step(pybind11::handle input, pybind11::handle target, const pybind11::object& loss_fn,
-              const StepSettings& settings, bool training);
+              const StepSettings& settings);
   Result evaluate(pybind11::handle input, pybind11::handle target, const pybind11::object& loss_fn,
-                  const StepSettings& settings, bool training);
+                  const StepSettings& settings);
 
   std::vector<std::string> devices() const;
   bool is_here(int64_t layer) const;
@@ -88,19 +95,26 @@ class Pipeline {
   // `init`: called as init(name, tensor, generator) for each tensor.
   void materialize(const pybind11::object& init);
 
-  // The pipeline, with the layers' modules, parameters and buffers as they are now.
-  GPipe& updated();
+  GPipe& gpipe() { return pipe_; }
+
+  // For Python's garbage collector, as a type's tp_traverse and tp_clear: a layer may refer to its
+  // pipeline (by a hook, say), and only the collector can free such a circle. It calls clear() for
+  // a pipeline that nothing refers to, hence no call, no output and no run. Without the GIL nothing
+  // changes what traverse() reads.
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
 
  private:
-  // Takes over the layers' modules, parameters, buffers and modes as they are now. Waits for a run
-  // of another thread first, because the run reads them.
-  void update(bool training);
+  // Calls `update`, which may change the layers, while no run reads them.
+  template <typename Update>
+  void between_runs(const Update& update);
   // The tensors of an input. The input is None if another process has it.
   Tensors inputs_of(pybind11::handle input) const;
   Result run(pybind11::handle input, pybind11::handle target, const pybind11::object& loss_fn,
-             const StepSettings& settings, bool training, bool backward);
+             const StepSettings& settings, bool backward);
 
   std::vector<std::shared_ptr<Layer>> layers_;
+  bool layers_changed_ = false;  // since they were made
   GPipe pipe_{nullptr};
 };
 

@@ -30,7 +30,7 @@ void save(Pipeline& pipeline, const std::string& path, const std::string& type,
   progress.step = step;
   progress.rows = rows;
   progress.settings = settings;
-  GPipe& pipe = pipeline.updated();
+  GPipe& pipe = pipeline.gpipe();
   const auto write = [&](torch::optim::Optimizer& optimizer) {
     without_gil([&] { save_checkpoint(pipe, optimizer, progress, path); });
   };
@@ -44,7 +44,7 @@ void save(Pipeline& pipeline, const std::string& path, const std::string& type,
 
 py::tuple load(Pipeline& pipeline, const std::string& path, const std::string& type,
                const GivenGroups& groups, Zero* zero) {
-  GPipe& pipe = pipeline.updated();
+  GPipe& pipe = pipeline.gpipe();
   Progress progress;
   const auto read = [&](torch::optim::Optimizer& optimizer) {
     progress = without_gil([&] { return load_checkpoint(pipe, optimizer, path); });
@@ -64,7 +64,7 @@ void define_saving(py::module_& module) {
   module.def("save_checkpoint", &save);
   module.def("load_checkpoint", &load);
   module.def("load_weights", [](Pipeline& pipeline, const std::string& path) {
-    GPipe& pipe = pipeline.updated();
+    GPipe& pipe = pipeline.gpipe();
     return to_tuple(without_gil([&] { return load_weights(pipe, path); }));
   });
   module.def("read_progress", [](const std::string& path) {

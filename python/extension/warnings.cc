@@ -9,6 +9,7 @@
 #include "gpipe/internal/graphs/graph_log.h"
 #include "gpipe/runtime/warning_log.h"
 #include "python/extension/gil.h"
+#include "python/extension/python_names.h"
 
 namespace gpipe {
 namespace {
@@ -17,7 +18,8 @@ namespace {
 // the callers do not expect it.
 void warn(const std::string& text) {
   const python::WithGil gil;
-  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) PyErr_WriteUnraisable(nullptr);
+  if (PyErr_WarnEx(PyExc_UserWarning, python::in_python(text).c_str(), 2) != 0)
+    PyErr_WriteUnraisable(nullptr);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace py = pybind11;
 }  // namespace
 
 Zero::Zero(Pipeline& pipeline, const py::object& make) {
-  GPipe& pipe = pipeline.updated();
+  GPipe& pipe = pipeline.gpipe();
   const Held function(make);
   const auto make_copy = [&](const std::vector<at::Tensor>& parameters) {
     return calling([&] {

@@ -155,11 +155,7 @@ def diagnose(
             f"diagnose is for a pipeline in one process, and this one is over "
             f"{model._world.size}: diagnose the same model and balance in one (without `world`)"
         )
-    if len(model._units()[0]) != len(model):
-        raise ValueError(
-            "diagnose takes no pipeline with hooks on a partition, which then runs as one layer: "
-            "remove the hooks, or give a gpipe.GPipe of the same layers"
-        )
+    model._check_layers("diagnose")
     settings = extension.StepSettings(str(schedule), reduction, weight, False, False)
     with in_training(model):
         text, report = extension.diagnose(

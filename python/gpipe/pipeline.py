@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -50,10 +51,23 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
     return found[:partitions]
 
 
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}") from None
+
+
+def _integers(name: str, values: Any) -> list[int]:
+    if isinstance(values, (int, str)):
+        raise TypeError(f"{name} must be a list of ints, not {type(values).__name__}: {values!r}")
+    return [_integer(f"each of {name}", value) for value in values]
+
+
 def _refuse_checkpoint() -> None:
     """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
+    if hooks and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint":
         raise ValueError(
             "a pipeline inside of torch.utils.checkpoint(use_reentrant=False), whose recompute "
             "would end in the middle of the pipeline: give GPipe checkpoint='always' instead, or "
@@ -107,7 +121,15 @@ class Pipelined(nn.Module):
         self.__dict__["_made_of"] = None
 
     def _current(self) -> Any:
-        """The pipeline, made again if a layer was replaced, or a setting has changed."""
+        """The pipeline, with its layers as they are now. Made again if one, or a module with skips
+        in one, was replaced, or a setting has changed."""
+        if not self._known().update(self.training):
+            self._make()
+            self._pipeline.update(self.training)
+        return self._pipeline
+
+    def _known(self) -> Any:
+        """The same without a look into the layers, which would wait for a run of another thread."""
         layers = [layer for _, layer in self._units()[0]]
         if layers != self._made_of:
             if len(self) != sum(self._balance):
@@ -117,6 +139,15 @@ class Pipelined(nn.Module):
                 )
             self._make()
         return self._pipeline
+
+    def _check_layers(self, call: str) -> None:
+        """Raises ValueError if a partition runs as one layer, because it has hooks."""
+        if [layer for _, layer in self._units()[0]] != list(self):
+            raise ValueError(
+                f"{call} takes no pipeline with hooks on a partition, which then runs as one layer "
+                f"whose tensors have other names: remove the hooks, or give a gpipe.GPipe of the "
+                f"same layers"
+            )
 
     def forward(
         self, input: Optional[Value], *others: Any, **named: Any
@@ -141,12 +172,13 @@ class Pipelined(nn.Module):
             )
         _refuse_checkpoint()
         pipeline = self._current()
-        output = pipeline.forward(input, self.training)
+        output = pipeline.forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if tensor is not None and tensor.grad_fn is not None:
-                # The output keeps the pipeline alive, because the backward needs it even if nothing
-                # else refers to it any more.
-                tensor.grad_fn.metadata["gpipe"] = pipeline
+                # The backward begins in C++, and needs the layers' modes as they are then. The hook
+                # also keeps the pipeline alive, which the backward needs even if nothing else
+                # refers to it any more.
+                tensor.grad_fn.register_prehook(lambda gradients: pipeline.update_known())
                 break
         return output
 
@@ -183,8 +215,10 @@ class Pipelined(nn.Module):
         Raises ValueError if inputs, targets, schedule or loss do not fit, and whatever a layer or
         loss_fn raises; on the other ranks that is a DistributedFailure.
         """
-        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
-        result = self._current().step(input, target, loss_fn, settings, self.training)
+        settings = extension.StepSettings(
+            str(schedule), str(reduction), weight, keep_outputs, check_finite
+        )
+        result = self._current().step(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     def evaluate(
@@ -200,8 +234,10 @@ class Pipelined(nn.Module):
         check_finite: bool = False,
     ) -> StepResult:
         """As `step`, without gradients: a validation. Call `eval()` before, as for any module."""
-        settings = extension.StepSettings(str(schedule), reduction, weight, keep_outputs, check_finite)
-        result = self._current().evaluate(input, target, loss_fn, settings, self.training)
+        settings = extension.StepSettings(
+            str(schedule), str(reduction), weight, keep_outputs, check_finite
+        )
+        result = self._current().evaluate(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     def clip_grad_norm_(
@@ -215,7 +251,7 @@ class Pipelined(nn.Module):
         Raises ValueError for a max_norm or norm_type that is not valid, and for a norm that is not
         finite with error_if_nonfinite.
         """
-        return self._current().clip_grad_norm(max_norm, norm_type, error_if_nonfinite)
+        return self._current().clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
 
     def parameter_hash(self) -> str:
         """The bits of all parameters as 16 hexadecimal digits.
@@ -258,6 +294,7 @@ class Pipelined(nn.Module):
                 f"init must be a function of a name, a tensor and a generator, not "
                 f"{type(init).__name__}"
             )
+        self._check_layers("materialize")
         self._current().materialize(init)
 
     def is_here(self, layer: int) -> bool:
@@ -265,7 +302,7 @@ class Pipelined(nn.Module):
 
         A negative number counts from the end. Raises IndexError beyond.
         """
-        return self._current().is_here(layer)
+        return self._known().is_here(layer)
 
     def local_parameters(self) -> list[nn.Parameter]:
         """The parameters that are in this process, each once: for this process's optimizer."""
@@ -273,7 +310,12 @@ class Pipelined(nn.Module):
 
     def local_named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The same with their names in the plain model, each under its first one."""
-        return self._current().local_named_parameters()
+        names: dict[Tensor, str] = {}  # those of a partition with hooks are others in the extension
+        for layer_name, layer in self._named_layers():
+            for name, parameter in layer.named_parameters():
+                names.setdefault(parameter, f"{layer_name}.{name}")
+        named = self._current().local_named_parameters()
+        return [(names.get(parameter, name), parameter) for name, parameter in named]
 
     # A pipeline cannot be moved, because each partition has its own device.
 
@@ -308,6 +350,7 @@ class Pipelined(nn.Module):
             )
         state = self.__dict__.copy()
         del state["_pipeline"], state["_made_of"]
+        state["_world"] = None  # of this process alone
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -407,11 +450,11 @@ class GPipe(Pipelined):
         self._checkpoints = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
-            "shared_inputs": list(shared_inputs),
-            "worker_of_stage": None if placement is None else list(placement),
-            "process_of_worker": None if processes is None else list(processes),
-            "groups": groups,
-            "cpu_threads_per_stage": cpu_threads_per_stage,
+            "shared_inputs": _integers("shared_inputs", shared_inputs),
+            "worker_of_stage": None if placement is None else _integers("placement", placement),
+            "process_of_worker": None if processes is None else _integers("processes", processes),
+            "groups": _integer("groups", groups),
+            "cpu_threads_per_stage": _integer("cpu_threads_per_stage", cpu_threads_per_stage),
         }
         layers = dict(module.named_children())
         if len(layers) != len(module):

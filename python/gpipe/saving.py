@@ -150,12 +150,13 @@ def _give(optimizer: torch.optim.Optimizer, groups: list[tuple[dict[str, Any], l
     optimizer.load_state_dict({"state": state, "param_groups": saved})
 
 
-def _pipeline_of(model: Any) -> Any:
+def _pipeline_of(model: Any, call: str) -> Any:
     if not isinstance(model, Pipelined):
         raise TypeError(
             f"model must be a gpipe.GPipe, not {type(model).__name__}: other modules are saved by "
             f"torch.save(model.state_dict(), path)"
         )
+    model._check_layers(call)
     return model._current()
 
 
@@ -188,7 +189,7 @@ def save_checkpoint(
     model does not have and for negative numbers, NotImplementedError for states that no checkpoint
     can hold, RuntimeError if it cannot be written.
     """
-    pipeline = _pipeline_of(model)
+    pipeline = _pipeline_of(model, "save_checkpoint")
     if _MARK in settings:
         raise ValueError(f"settings must not have the text {_MARK!r}, which stands before `others`")
     if others:
@@ -215,7 +216,7 @@ def load_checkpoint(
     Raises ValueError for another model, optimizer or other names in `others`, RuntimeError for files
     that cannot be read or are damaged. Nothing is changed then.
     """
-    pipeline = _pipeline_of(model)
+    pipeline = _pipeline_of(model, "load_checkpoint")
     wanted = dict(others or {})
     saved = _split(extension.read_progress(os.fspath(path))[2])[1]
     if saved.keys() != wanted.keys():
@@ -243,7 +244,8 @@ def load_weights(path: Path, model: Pipelined) -> Progress:
 
     torch's generator stays as it is. Raises as load_checkpoint.
     """
-    return _progress(extension.load_weights(_pipeline_of(model), os.fspath(path)))
+    pipeline = _pipeline_of(model, "load_weights")
+    return _progress(extension.load_weights(pipeline, os.fspath(path)))
 
 
 def read_progress(path: Path) -> Progress:

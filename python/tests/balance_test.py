@@ -171,3 +171,16 @@ def test_fit():
         balance.fit(model, input, target, loss, memory=[2**30], checkpoints=["sometimes"])
     with pytest.raises(ValueError, match="meta"):
         balance.fit(nn.Sequential(nn.Linear(1, 1)), torch.rand(1, 1), memory=[2**30])
+
+
+@pytest.mark.parametrize("track", [True, False])
+def test_by_default_no_batch_norm_gets_a_single_row(track):
+    def make():
+        return nn.Sequential(
+            nn.Linear(8, 8), nn.BatchNorm1d(8, track_running_stats=track), nn.Linear(8, 4)
+        )
+
+    with torch.device("meta"):
+        found = balance.fit(make(), torch.empty(8, 8), memory=[2**30] * 2)
+    assert found.fits and found.chunks <= 4
+    assert balance.plan(make(), torch.rand(8, 8), devices=2, timeout=0.1).options["chunks"] <= 4

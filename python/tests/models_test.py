@@ -317,3 +317,29 @@ def test_more_than_one_argument():
         pipe(torch.rand(1, 4), torch.rand(1, 4))
     with pytest.raises(TypeError, match="1 by position, 'mask': give a tuple"):
         pipe(torch.rand(1, 4), mask=torch.rand(1, 4))
+
+
+class Decorated(nn.Linear):
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def forward(self, input):
+        return super().forward(input)
+
+
+class DecoratedWithoutCache(nn.Linear):
+    @torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
+    def forward(self, input):
+        return super().forward(input)
+
+
+class Within(nn.Linear):
+    def forward(self, input):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(input)
+
+
+def test_autocast_by_a_decorator():
+    for kind in (DecoratedWithoutCache, Within):
+        assert_same_training([kind(4, 4), Calls(lambda self, input: input.float())])
+    pipe = GPipe(nn.Sequential(Decorated(4, 4), nn.Identity()), [1, 1], chunks=2)
+    with pytest.raises(RuntimeError, match="cache_enabled=False"):
+        pipe(torch.rand(4, 4))

@@ -454,3 +454,224 @@ def test_nothing_is_left_after_many_steps():
 def count_threads():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Threads:"))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+def test_deferred_batch_norm_is_that_of_whole_mini_batches(checkpoint, momentum):
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=momentum), nn.Linear(8, 8))
+    plain, other = copy.deepcopy(model), copy.deepcopy(model)
+    pipe = GPipe(model, [1, 2], chunks=4, checkpoint=checkpoint, deferred_batch_norm=True)
+    steps = GPipe(other, [1, 2], chunks=4, checkpoint=checkpoint, deferred_batch_norm=True)
+    for schedule in ("1f1b", "zb-h1", "gpipe"):
+        input = torch.randn(8, 8)
+        plain(input)
+        pipe(input).sum().backward()
+        steps.step(input, None, lambda output: output.sum(), schedule=schedule)
+        for norm in (model[1], other[1]):
+            assert torch.equal(norm.num_batches_tracked, plain[1].num_batches_tracked)
+            assert torch.allclose(norm.running_mean, plain[1].running_mean, atol=1e-6)
+            assert torch.allclose(norm.running_var, plain[1].running_var, atol=1e-6)
+
+
+def test_deferred_batch_norm_of_a_failed_call_has_not_counted():
+    model = nn.Sequential(nn.BatchNorm1d(8, momentum=None), Raises())
+    pipe = GPipe(model, [1, 1], chunks=2, deferred_batch_norm=True)
+    before = copy.deepcopy(model[0].state_dict())
+    pipe[1].error = Trouble("in", "a call")
+    with pytest.raises(Trouble):
+        pipe(torch.randn(4, 8))
+    assert all(torch.equal(before[key], value) for key, value in model[0].state_dict().items())
+    pipe[1].error = None
+    pipe(torch.randn(4, 8))
+    assert model[0].num_batches_tracked == 1
+
+
+def test_a_backward_sees_the_modes_as_they_are_then():
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.Linear(8, 8)), [1, 2], chunks=2)
+    input = torch.randn(4, 8)
+    output = pipe(input)
+    pipe.eval()
+    with torch.no_grad():
+        target = pipe(input)
+    pipe.train()
+    mse(output, target).backward()  # the modes are those of the forward again
+    output = pipe(input)
+    pipe.eval()
+    with pytest.raises(RuntimeError, match="was set to eval mode between forward and backward"):
+        output.sum().backward()
+    pipe.train()
+    output = pipe(input)
+    pipe[0].weight = nn.Parameter(torch.zeros(8, 8))
+    with pytest.raises(RuntimeError, match="was replaced in stage 0 between forward and backward"):
+        output.sum().backward()
+
+
+def test_what_a_forward_adds_does_not_stop_its_backward():
+    class Lazy(nn.Module):
+        def forward(self, input):
+            if not hasattr(self, "inner"):
+                self.inner = nn.Identity()
+                self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+            return self.inner(input) * self.scale
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Lazy()), [1, 1], chunks=2, checkpoint="always")
+    pipe(torch.randn(4, 8)).sum().backward()
+    pipe(torch.randn(4, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda layer: nn.Sequential(torch.jit.script(layer))])
+def test_scripted_layers(make):
+    layer = make(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()))
+    model = nn.Sequential(layer, nn.Linear(8, 8))
+    input = torch.randn(4, 8)
+    torch.cat([model(x) for x in input.chunk(2)]).sum().backward()
+    expected = gradients(model)
+    pipe = GPipe(model, [1, 1], chunks=2)
+    for _ in range(3):
+        model.zero_grad()
+        gc.collect()
+        pipe(input).sum().backward()
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(gradients(model), expected))
+    names = [name for name, _ in pipe.local_named_parameters()]
+    assert names == [name for name, _ in model.named_parameters()]
+
+
+def test_saved_tensors_hooks_without_a_module_name():
+    pipe = GPipe(model_of(2), [1, 1], chunks=2)
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.cpu, torch.Tensor.contiguous):
+        pipe(torch.randn(4, 8)).sum().backward()
+    assert pipe[0].weight.grad is not None
+
+
+def test_a_circle_through_a_hook_is_garbage():
+    seen = []
+
+    def pipe_with_hook():
+        pipe = GPipe(model_of(2), [1, 1], chunks=2)
+        pipe[0].register_forward_hook(lambda module, input, output: seen.append(len(pipe)))
+        return pipe
+
+    pipe = pipe_with_hook()
+    for _ in range(3):
+        gc.collect()
+        pipe(torch.randn(4, 8)).sum().backward()
+    assert seen
+    output = pipe(torch.randn(4, 8))
+    dropped, threads = weakref.ref(pipe[0]), count_threads()
+    del pipe
+    gc.collect()
+    assert dropped() is not None
+    output.sum().backward()
+    del output
+    gc.collect()
+    assert dropped() is None
+    assert count_threads() < threads
+
+
+class Calls(nn.Module):
+    """Any function as a layer, with a Linear for it to use."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.linear = function, nn.Linear(8, 8)
+
+    def forward(self, input):
+        return self.function(self, input)
+
+
+def changed_parameter(pipe, input):
+    output = pipe(input)
+    with torch.no_grad():
+        pipe[0].weight.add_(1)
+    output.sum().backward()
+
+
+def hooked_parameter(pipe, input):
+    pipe[0].weight.register_hook(lambda gradient: None)
+    torch.autograd.grad(pipe(input).sum(), [pipe[1].weight, pipe[0].weight])
+
+
+def without_gradients(pipe, input):
+    with torch.no_grad():
+        pipe.step(input, input, mse)
+
+
+def not_finite(pipe, input):
+    pipe.step(input, input, lambda output, target: output.sum() * float("inf"))
+    pipe.clip_grad_norm_(1.0, error_if_nonfinite=True)
+
+
+def step(*arguments, **named):
+    return lambda pipe, input: pipe.step(input, input, *arguments, **named)
+
+
+def made(**named):
+    return lambda pipe, input: GPipe(model_of(2), **{"balance": [1, 1], **named})(input)
+
+
+def with_layer(function):
+    return lambda pipe, input: GPipe(
+        nn.Sequential(nn.Linear(8, 8), Calls(function)), [1, 1], chunks=2, checkpoint="always"
+    )(input).sum().backward()
+
+
+hidden = []
+
+
+@pytest.mark.parametrize(
+    "error, text, call",
+    [
+        (ValueError, "gpipe.balance.balance_by_time(partitions", made(balance=[1])),
+        (ValueError, "nn.Identity()", made(balance=[2, 0])),
+        (ValueError, "shared_inputs= names input 3", made(shared_inputs=[3])),
+        (ValueError, "processes=", made(processes=[0, 1])),
+        (TypeError, "groups must be an int, not float: 1.5", made(groups=1.5)),
+        (TypeError, "placement must be an int, not str: 'a'", made(placement=["a", 0])),
+        (TypeError, "shared_inputs must be a list of ints", made(shared_inputs="x")),
+        (RuntimeError, "checkpoint='never'", changed_parameter),
+        (RuntimeError, "torch.autograd.grad", hooked_parameter),
+        (ValueError, "torch.no_grad()", without_gradients),
+        (ValueError, "check_finite=True", not_finite),
+        (ValueError, "(reduction=)", step(lambda output, target: output)),
+        (ValueError, ".real or .abs()", step(lambda output, target: output.sum() * 1j)),
+        (ValueError, "reduction='sum' and a weight", step(mse, reduction="sum", weight=len)),
+        (ValueError, "'1'", step(mse, reduction=1)),
+        (
+            ValueError, "the name of a schedule ('1f1b', say)",
+            step(mse, schedule=gpipe.schedule.by_name("1f1b", stages=2, micro_batches=3)),
+        ),
+        (
+            ValueError, "check_finite",
+            step(lambda output, target: output.sum() * float("nan"), check_finite=True),
+        ),
+        (ValueError, "schedule.parse: line 1", lambda pipe, input: gpipe.schedule.parse("stages")),
+        (
+            ValueError, "with torch.device('meta')",
+            lambda pipe, input: gpipe.balance.memory_plan(model_of(2), input, balance=[1, 1]),
+        ),
+        (Exception, "torch.jit.trace", lambda pipe, input: torch.jit.trace(pipe, input)),
+        (RuntimeError, "checkpoint='never'", with_layer(lambda self, input: input.mul_(2))),
+        (
+            RuntimeError, "an attribute",
+            with_layer(lambda self, input: hidden.append(self.linear(input)) or sum(hidden)),
+        ),
+    ],
+)
+def test_errors_speak_of_pythons_names(error, text, call):
+    hidden.clear()
+    pipe = GPipe(model_of(2), [1, 1], chunks=2, checkpoint="always")
+    with pytest.raises(error) as caught:
+        call(pipe, torch.randn(4, 8))
+    assert text in str(caught.value)
+    assert "::" not in str(caught.value) and "Options" not in str(caught.value)
+
+
+def test_warnings_speak_of_pythons_names():
+    outside = nn.Linear(8, 8)
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Calls(lambda self, input: outside(input))), [1, 1])
+    with pytest.warns(UserWarning) as warned:
+        pipe(torch.randn(4, 8)).sum().backward()
+    texts = [str(each.message) for each in warned]
+    assert any("tensor that is no nn.Parameter" in text for text in texts)
+    assert not any("::" in text or "register_module" in text for text in texts)

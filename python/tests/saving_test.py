@@ -264,3 +264,18 @@ def test_a_model_with_replaced_layers_is_saved_as_it_is_now(tmp_path):
     assert torch.equal(
         safetensors(tmp_path / "run" / "model.safetensors")[0]["4.weight"], torch.ones(4, 8)
     )
+
+
+def test_a_pipeline_with_hooks_on_a_partition_is_refused(tmp_path):
+    pipe = TorchGPipe(model_of(), [3, 2], chunks=2)
+    names = [name for name, _ in pipe.local_named_parameters()]
+    assert names == [name for name, _ in nn.Sequential(*pipe).named_parameters()]
+    handle = pipe.partitions[0].register_forward_hook(lambda *_: None)
+    assert [name for name, _ in pipe.local_named_parameters()] == names
+    path = str(tmp_path / "run")
+    for call in (gpipe.save_checkpoint, gpipe.load_checkpoint, gpipe.load_weights):
+        with pytest.raises(ValueError, match=f"{call.__name__} takes no pipeline with hooks"):
+            call(path, pipe)
+    handle.remove()
+    gpipe.save_checkpoint(path, pipe)
+    gpipe.load_weights(path, GPipe(model_of(), [5]))

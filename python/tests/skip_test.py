@@ -209,3 +209,55 @@ def test_a_skippable_module_inside_another_one():
 
     with pytest.raises(RuntimeError, match="without being one of its registered submodules"):
         GPipe(nn.Sequential(Hides(layer(stashes=["x"]))), [1])(input)
+
+
+def test_modules_beside_and_with_skips_may_be_replaced():
+    class Block(nn.Module):
+        def __init__(self, skip):
+            super().__init__()
+            self.skip, self.act = skip, nn.ReLU()
+
+        def forward(self, input):
+            return self.act(self.skip(input))
+
+    pipe = GPipe(
+        nn.Sequential(Block(layer(stashes=["x"])), Block(layer(pops=["x"]))), [1, 1], chunks=2
+    )
+    input = torch.randn(4, 8, requires_grad=True)
+
+    def check():
+        plain = torch.cat([pipe[1](pipe[0](rows)) for rows in input.chunk(2)])
+        output = pipe(input)
+        assert torch.equal(output, plain)
+        assert torch.equal(
+            torch.autograd.grad(output.sum(), input)[0], torch.autograd.grad(plain.sum(), input)[0]
+        )
+
+    check()
+    for k in range(20):
+        pipe[0].act = nn.GELU() if k % 2 == 0 else nn.Tanh()
+        check()
+    waits = pipe(input)
+    pipe[0].skip = layer(stashes=["x"])  # another module with skips: the pipeline is made again
+    check()
+    del waits
+    pipe[0].act = nn.Sequential(nn.Tanh())
+    check()
+    pipe[0].skip = layer(stashes=["y"])
+    for _ in range(2):
+        with pytest.raises(TypeError, match="'y'"):
+            pipe(input)
+    pipe[0].skip = layer(stashes=["x"])
+    check()
+
+
+def test_only_tensors_are_stashed():
+    @skippable(stash=["size"])
+    class Stash(nn.Module):
+        def forward(self, input):
+            yield stash("size", input.shape)
+            return input
+
+    pipe = GPipe(nn.Sequential(Stash(), layer(pops=["size"])), [1, 1])
+    with pytest.raises(TypeError, match="'size' was stashed as a Size: stash a Tensor or None"):
+        pipe(torch.ones(1))

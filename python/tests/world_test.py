@@ -230,7 +230,7 @@ tell(loss=loss, **facts)
 def test_an_exception_of_another_rank_names_rank_stage_and_layer(tmp_path):
     other, own = run(tmp_path, CONNECT + LAYER_RAISES, 2)
     assert own["type"] == "KeyError" and own["text"] == "'boom'"
-    assert own["notes"] == ["GPipe: in the forward of stage 1, micro-batch 0, layer 4 ('4')"]
+    assert own["notes"] == ["GPipe: in the forward of stage 1, micro-batch 0, layer 4 ('4'), a Boom"]
     assert other["type"] == "DistributedFailure"
     assert "rank 1" in other["text"] and "stage 1, micro-batch 0, layer 4 ('4" in other["text"]
     assert other["text"].endswith(": KeyError: 'boom'")
@@ -374,3 +374,12 @@ def test_programs_end_without_noise(tmp_path, end):
     assert started.wait() == [code, code], started.all_errors()
     for word in ("Fatal", "terminate", "Aborted"):
         assert word not in started.all_errors()
+
+
+def test_a_pipeline_with_a_world_of_one_process_can_be_copied(tmp_path):
+    script = CONNECT + """
+import copy
+pipe = GPipe(nn.Sequential(nn.Linear(6, 4)), [1], world=world)
+tell(same=copy.deepcopy(pipe).parameter_hash() == pipe.parameter_hash())
+"""
+    assert run(tmp_path, script, 1) == [{"same": True}]

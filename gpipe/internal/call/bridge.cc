@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/libtorch/versions.h"
+#include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/threads/inside_pipeline.h"
@@ -68,6 +70,23 @@ class InputNode : public Node {
         pass_(std::move(pass)) {}
 
   variable_list apply(variable_list&& inputs) override {
+    try {
+      return run(inputs);
+    } catch (...) {
+      throw_into_engine(std::current_exception());
+    }
+  }
+
+  void release_variables() override {
+    std::unique_ptr<Pass> spent;
+    std::lock_guard<std::mutex> lock(mutex_);
+    spent = std::move(pass_);
+  }
+
+  std::string name() const override { return "GPipeBackward"; }
+
+ private:
+  variable_list run(const variable_list& inputs) {
     TORCH_CHECK(!c10::GradMode::is_enabled(),
                 "a pipeline cannot be differentiated twice: backward was asked to create a graph "
                 "(create_graph = true); use the unpartitioned model for higher derivatives");
@@ -128,15 +147,6 @@ class InputNode : public Node {
     return result;
   }
 
-  void release_variables() override {
-    std::unique_ptr<Pass> spent;
-    std::lock_guard<std::mutex> lock(mutex_);
-    spent = std::move(pass_);
-  }
-
-  std::string name() const override { return "GPipeBackward"; }
-
- private:
   // Throws if a parameter was given a hook since the forward, because its accumulator would call
   // the hook with the undefined gradient that it gets from here.
   void check_no_new_hooks(size_t inputs) const {

@@ -41,7 +41,7 @@ std::string text_of(const torch::nn::Sequential& module) {
   const auto children = module->named_children();
   size_t index = 0;
   for (const torch::nn::AnyModule& layer : *module) {
-    text += children[index++].key() + ": " + readable_type(layer.type_info());
+    text += children[index++].key() + ": " + readable_type(layer);
     for (const auto& parameter : layer.ptr()->named_parameters()) {
       text += " " + parameter.key() + " " + text_of(parameter.value());
     }

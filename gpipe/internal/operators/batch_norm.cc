@@ -3,10 +3,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add_ops.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/item_ops.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -223,6 +225,24 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
   return op.redispatch(after_interception(keys), self, other, alpha);
 }
 
+// Intercepts the same as Python calls it: the number is a tensor there.
+at::Tensor& add_number(c10::DispatchKeySet keys, at::Tensor& self, const at::Tensor& other,
+                       const at::Scalar& alpha) {
+  RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+  if (scope != nullptr && other.unsafeGetTensorImpl()->is_wrapped_number() && alpha.equal(1)) {
+    const InterceptionPause pause;
+    if (scope->takes_count(self, other.item())) return self;
+  }
+  return at::_ops::add__Tensor::redispatch(after_interception(keys), self, other, alpha);
+}
+
+// Intercepts `1 / num_batches_tracked.item()`.
+at::Scalar read_number(c10::DispatchKeySet keys, const at::Tensor& self) {
+  const at::Scalar value = at::_ops::item::redispatch(after_interception(keys), self);
+  RunningStatisticsScope* const scope = RunningStatisticsScope::current();
+  return scope == nullptr ? value : scope->read(self, value);
+}
+
 void intercept() {
   static const Interceptor interceptor([](torch::Library& aten) {
     for_each_aten_operator([&aten](const c10::OperatorHandle& op, const char* name) {
@@ -231,6 +251,8 @@ void intercept() {
       aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     });
     aten.impl("add_.Scalar", torch::CppFunction(add_scalar));
+    aten.impl("add_.Tensor", torch::CppFunction(add_number));
+    aten.impl("item", torch::CppFunction(read_number));
   });
 }
 
@@ -282,7 +304,18 @@ bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::S
   updated_.push_back(counter.unsafeGetTensorImpl());
   if (at_once && policy_ == RunningStatistics::kUpdate) return false;
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
+  waiting_.push_back({counter.unsafeGetTensorImpl(), by.to<int64_t>()});
   return true;
+}
+
+at::Scalar RunningStatisticsScope::read(const at::Tensor& counter, const at::Scalar& value) {
+  int64_t by = 0;
+  for (const Waiting& waiting : waiting_) {
+    if (waiting.counter == counter.unsafeGetTensorImpl()) by += waiting.by;
+  }
+  if (by == 0 || !value.isIntegral(/*includeBool=*/false)) return value;
+  read_ = value.to<int64_t>() + by;
+  return read_;
 }
 
 bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
@@ -315,7 +348,8 @@ bool RunningStatisticsScope::has_updated(const at::Tensor& tensor) const {
 }
 
 void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {
-  log_->update(place_, std::move(statistics));
+  const bool cumulative = read_ > 0 && statistics.momentum == 1.0 / static_cast<double>(read_);
+  log_->update(place_, std::move(statistics), cumulative);
 }
 
 }  // namespace gpipe::internal

@@ -21,9 +21,10 @@
 // trains uses its statistics in evaluation mode, the operator gets copies (lend()).
 //
 // Limits: a module that reads its running statistics in a training forward sees the values from
-// before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. If
-// a module is not a torch::nn::BatchNorm and derives its momentum from its counter, the update uses
-// the momentum that the module had in its forward.
+// before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. Its
+// counter it sees with the additions of its own forward (read()). If a module is not a
+// torch::nn::BatchNorm and derives its momentum from its counter in another way than 1 / counter,
+// the update uses the momentum that the module had in its forward.
 #ifndef GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
 #define GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
 
@@ -68,6 +69,8 @@ class RunningStatisticsScope {
   static RunningStatisticsScope* current();
   // Whether the addition to `counter` must not be made now.
   bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
+  // The value of `counter` with the additions of this scope that are not made now.
+  at::Scalar read(const at::Tensor& counter, const at::Scalar& value);
   // Whether the update of these two tensors must not be made now.
   bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var);
   RunningStatistics policy() const { return policy_; }
@@ -92,6 +95,12 @@ class RunningStatisticsScope {
   StatisticsLog::Place place_;
   int64_t stage_;
   std::vector<const c10::TensorImpl*> updated_;
+  struct Waiting {
+    const c10::TensorImpl* counter;
+    int64_t by;
+  };
+  std::vector<Waiting> waiting_;
+  int64_t read_ = 0;  // what read() has given last, of a counter that waits
   struct Loan {
     at::Tensor running;
     at::Tensor copy;

@@ -67,11 +67,12 @@ bool StatisticsLog::counts(const Place& place) const {
          counted_->place.layer == place.layer;
 }
 
-void StatisticsLog::update(const Place& place, Statistics statistics) {
+void StatisticsLog::update(const Place& place, Statistics statistics, bool cumulative) {
   Entry entry;
   if (counts(place)) {
     entry = std::move(*counted_);
     counted_.reset();
+    entry.cumulative = entry.cumulative || cumulative;
   } else {
     settle();
     entry.place = place;

@@ -56,7 +56,8 @@ class StatisticsLog {
   // has the same place.
   void count(const Place& place, const at::Tensor& counter, bool cumulative, const c10::Scalar& by);
   bool counts(const Place& place) const;  // whether the last entry is a count() at `place`
-  void update(const Place& place, Statistics statistics);
+  // `cumulative`: the momentum was 1 / counter, as for count().
+  void update(const Place& place, Statistics statistics, bool cumulative = false);
 
   // The deferred updates of all stages' logs as numbers, for another replica, which has the same
   // stages and other micro-batches. add_numbers() adds the numbers of another replica to the logs

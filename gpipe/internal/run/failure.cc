@@ -14,6 +14,7 @@ namespace gpipe::internal {
 namespace {
 
 std::atomic<PlaceAdder> place_adder{nullptr};
+std::atomic<EngineTranslator> engine_translator{nullptr};
 
 // Both functions throw only if `error` is exactly a T. If it is of a class derived from T, the new
 // T would lose what the caller may want to catch. The error itself is not changed, because the user
@@ -81,6 +82,13 @@ void rethrow_with(std::exception_ptr error, const std::string& where) {
 }
 
 void set_place_adder(PlaceAdder adder) { place_adder = adder; }
+
+void throw_into_engine(const std::exception_ptr& error) {
+  if (const EngineTranslator translator = engine_translator) translator(error);
+  std::rethrow_exception(error);
+}
+
+void set_engine_translator(EngineTranslator translator) { engine_translator = translator; }
 
 bool is_out_of_memory(const std::exception_ptr& error) {
   try {

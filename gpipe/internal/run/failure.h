@@ -23,6 +23,14 @@ using PlaceAdder = void (*)(const std::exception& error, const std::string& wher
 // Sets the adder of the whole process; null, the default: none. Thread-safe.
 void set_place_adder(PlaceAdder adder);
 
+// Throws an error of a backward into LibTorch's engine, which gives it to whoever has called the
+// engine: as the translator throws it, or else as it is. Another language may need exceptions of
+// its own there, because the engine's caller is LibTorch's code for that language.
+[[noreturn]] void throw_into_engine(const std::exception_ptr& error);
+using EngineTranslator = void (*)(const std::exception_ptr& error);
+// Sets the translator of the whole process; null, the default: none. Thread-safe.
+void set_engine_translator(EngineTranslator translator);
+
 // Whether `error` is a c10::OutOfMemoryError.
 bool is_out_of_memory(const std::exception_ptr& error);
 

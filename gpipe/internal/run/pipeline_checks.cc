@@ -31,7 +31,7 @@ void Pipeline::check_callable() {
       if (layer.skips.empty()) continue;
       const std::optional<std::string> moved = layer.skips.moved_skip();
       TORCH_CHECK_VALUE(!moved, "isolate() was called on ", layer_text(layer), ", a ",
-                        readable_type(layer.module.type_info()),
+                        readable_type(layer.module),
                         ", after the pipeline was made, which reads the namespaces only then: ",
                         *moved, "; call isolate() before, or make a new pipeline");
     }

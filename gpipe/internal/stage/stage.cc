@@ -121,7 +121,7 @@ std::string Stage::name_of(int64_t position) const {
 
 std::string Stage::current_layer_type() const {
   if (!runs_layer()) return "";
-  return readable_type(layers_[running_layer_].module.type_info());
+  return readable_type(layers_[running_layer_].module);
 }
 
 Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,

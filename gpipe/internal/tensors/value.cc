@@ -122,6 +122,10 @@ std::string readable_type(const std::type_info& type) {
   return readable(c10::demangle(type.name()));
 }
 
+std::string readable_type(const torch::nn::AnyModule& layer) {
+  return readable(layer.ptr()->name());
+}
+
 const char* to_text(ValueKind kind) {
   switch (kind) {
     case ValueKind::kTensor:
@@ -199,15 +203,14 @@ void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_
   const std::string refusal = refusal_of(layer);
   const std::optional<std::string> arguments =
       between(refusal, "'s forward() method expects ", " argument(s)");
-  TORCH_CHECK_TYPE(!arguments, name, ", a ", readable_type(layer.type_info()), ", takes ",
-                   *arguments,
+  TORCH_CHECK_TYPE(!arguments, name, ", a ", readable_type(layer), ", takes ", *arguments,
                    " arguments, but a layer of a pipeline is given exactly one: ", kTravels,
                    " are possible. Put gpipe::SeveralArguments around it "
                    "(gpipe/several_arguments.h), or a small module whose forward takes a "
                    "std::tuple or a std::vector<Tensor> and hands on its elements");
   const std::optional<std::string> wanted = wanted_type(refusal);
-  TORCH_CHECK_TYPE(begins < 0 || !wanted || kind_of(*wanted), name, ", a ",
-                   readable_type(layer.type_info()), ", takes a value of type ", readable(*wanted),
+  TORCH_CHECK_TYPE(begins < 0 || !wanted || kind_of(*wanted), name, ", a ", readable_type(layer),
+                   ", takes a value of type ", readable(*wanted),
                    ", but is the first layer of partition ", begins, ", which can be given only ",
                    kTravels, ": let it take one of these",
                    begins > 0 ? ", or move the cut to another place" : "");

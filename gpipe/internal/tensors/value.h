@@ -43,6 +43,8 @@ void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_
 
 // A type as a person would write it, cut after about 80 characters.
 std::string readable_type(const std::type_info& type);
+// The type of a layer, or the name that it gives itself, as layers of another language do.
+std::string readable_type(const torch::nn::AnyModule& layer);
 
 // `tensors` as a value of `kind`. Throws c10::ValueError if the number of tensors does not fit.
 Value shape_as(ValueKind kind, std::vector<at::Tensor> tensors, const std::string& taker);
