@@ -107,18 +107,50 @@ constexpr int kMaxBlocks = 4;
 // How long the destructor of a link waits for the other end.
 constexpr std::chrono::seconds kEndLimit{2};
 
+// The functions of CUDA that are used, from the library that LibTorch has loaded, as for NCCL.
+struct Cuda {
+  decltype(&cudaStreamCreateWithPriority) create_stream = nullptr;
+  decltype(&cudaStreamDestroy) destroy_stream = nullptr;
+  decltype(&cudaGetLastError) take_last_error = nullptr;
+  decltype(&cudaGetErrorString) get_error_string = nullptr;
+  bool is_whole = false;
+
+  Cuda() {
+    is_whole = find(create_stream, "cudaStreamCreateWithPriority") &&
+               find(destroy_stream, "cudaStreamDestroy") &&
+               find(take_last_error, "cudaGetLastError") &&
+               find(get_error_string, "cudaGetErrorString");
+  }
+
+  static const Cuda& get() {
+    static const Cuda* const instance = new Cuda;  // never destroyed, as Nccl
+    return *instance;
+  }
+
+ private:
+  template <typename Function>
+  static bool find(Function& function, const char* name) {
+    void* const found = dlsym(RTLD_DEFAULT, name);
+    std::memcpy(&function, &found, sizeof found);
+    return found != nullptr;
+  }
+};
+
 // A stream of our own, because LibTorch gives the streams of its pool to users, too. A user's
 // stream that waits for another process's message would hold up the stage that this message waits
 // for. As LibTorch's, it does not wait for the default stream, and has the usual priority.
 c10::Stream make_stream(c10::Device device) {
+  const Cuda& cuda = Cuda::get();
+  if (!cuda.is_whole) {
+    throw std::runtime_error("no stream for a link: this LibTorch has not loaded libcudart");
+  }
   const c10::DeviceGuard guard(device);
   cudaStream_t stream = nullptr;
-  const cudaError_t result =
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, /*priority=*/0);
+  const cudaError_t result = cuda.create_stream(&stream, cudaStreamNonBlocking, /*priority=*/0);
   if (result != cudaSuccess) {
-    (void)cudaGetLastError();  // clears it, so that no later call reports it
+    (void)cuda.take_last_error();  // clears it, so that no later call reports it
     throw std::runtime_error(std::string("CUDA: no stream for a link: ") +
-                             cudaGetErrorString(result));
+                             cuda.get_error_string(result));
   }
   return c10::cuda::getStreamFromExternal(stream, device.index()).unwrap();
 }
@@ -126,9 +158,10 @@ c10::Stream make_stream(c10::Device device) {
 // CUDA destroys the stream when its work is done.
 void end_stream(const c10::Stream& stream) noexcept {
   try {
+    const Cuda& cuda = Cuda::get();
     const c10::DeviceGuard guard(stream.device());
-    if (cudaStreamDestroy(c10::cuda::CUDAStream(stream).stream()) != cudaSuccess) {
-      (void)cudaGetLastError();
+    if (cuda.destroy_stream(c10::cuda::CUDAStream(stream).stream()) != cudaSuccess) {
+      (void)cuda.take_last_error();
     }
   } catch (const std::exception&) {  // the device is broken
   }
