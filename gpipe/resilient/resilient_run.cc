@@ -17,6 +17,7 @@
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/resilient/meet_again.h"
+#include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/saving.h"
 #include "machine/memory.h"
 #include "text/shown.h"
@@ -128,6 +129,7 @@ bool ResilientRun::takes_snapshots() const {
 void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   TORCH_CHECK_VALUE(make != nullptr && body != nullptr,
                     "ResilientRun::run was given an empty function");
+  generator_ = internal::generator_state();
   std::optional<Clock::time_point> failed;
   const auto recovered = [&] {
     if (failed) counts_.recovery_seconds += seconds_since(*failed);
@@ -168,6 +170,8 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
 
 void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& end) {
   enter("make");
+  // A process that was started again begins like this one, so all make the same.
+  internal::set_generator_state(generator_);
   parts_ = make(world_);
   TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
                     parts_.pipe ? "optimizer" : "pipeline",
@@ -175,6 +179,7 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
   TORCH_CHECK_VALUE((parts_.keep == nullptr) == (parts_.put_back == nullptr),
                     "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
                     "give both, or none");
+  if (parts_.keep && !kept_at_first_) kept_at_first_ = parts_.keep();
   enter("restore");
   const int64_t first = restore();
   counts_.repeated_steps += std::max<int64_t>(furthest_ - first, 0);
@@ -285,6 +290,7 @@ int64_t ResilientRun::restore() {
         options_.path.empty() ? "; give ResilientOptions::path to have one"
                               : " yet in " + text::in_quotes(options_.path)));
   }
+  if (parts_.put_back && counts_.recoveries > 0) parts_.put_back(*kept_at_first_);
   if (!lost_.empty()) say(absl::StrCat("begins anew: ", lost_));
   return 0;
 }

@@ -2,11 +2,13 @@
 #ifndef GPIPE_RESILIENT_RESILIENT_RUN_H_
 #define GPIPE_RESILIENT_RESILIENT_RUN_H_
 
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,10 +101,11 @@ class ResilientRun {
   // For tests: with another way to meet; `is_resilient`: whether that can be done again.
   ResilientRun(ResilientOptions options, Meet meet, bool is_resilient);
 
-  // Returns when all ranks have made all steps. `make` is called once for each world, `body` for
-  // each step: again for a step that is repeated, and then its last call counts. `end`: called
-  // after the last step, with the number of steps, and again after a death in it; for what needs
-  // the trained model, as its parameter_hash().
+  // Returns when all ranks have made all steps. `make` is called once for each world, each time
+  // with the state that the CPU's generator has now, so the program may seed here or in `make`.
+  // `body` is called for each step: again for a step that is repeated, and then its last call
+  // counts. `end`: called after the last step, with the number of steps, and again after a death in
+  // it; for what needs the trained model, as its parameter_hash().
   //
   // Throws what a user's function throws; DistributedFailure if a rank threw, or after more than
   // `max_recoveries` deaths in a row; std::runtime_error if a state is lost, and no checkpoint is
@@ -147,6 +150,8 @@ class ResilientRun {
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.
   std::vector<Snapshot> held_;
+  at::Tensor generator_;                      // the state of the CPU's generator when run() began
+  std::optional<std::string> kept_at_first_;  // what ResilientParts::keep returned before step 0
   Place printed_;
   int64_t step_ = 0;  // the number of the step that is being made
   int64_t line_ = 0;  // how many lines were logged in that step

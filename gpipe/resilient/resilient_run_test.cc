@@ -15,6 +15,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/failure.h"
@@ -44,8 +45,8 @@ DistributedFailure failure(FaultKind kind) {
   return DistributedFailure({fault});
 }
 
-ResilientParts make(int64_t chunks = 2) {
-  torch::manual_seed(1);
+ResilientParts make(int64_t chunks = 2, bool seeds = true) {
+  if (seeds) torch::manual_seed(1);
   ResilientParts parts;
   parts.pipe = GPipe(torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5)),
                      GPipeOptions({2}).chunks(chunks).cpu_threads_per_stage(1));
@@ -89,9 +90,9 @@ struct Outcome {
   std::string hash;
   std::vector<int64_t> steps;
 };
-Outcome outcome(ResilientRun run, const std::vector<size_t>& loses) {
+Outcome outcome(ResilientRun run, const std::vector<size_t>& loses, bool seeds = true) {
   Outcome result;
-  run.run([](const World&) { return make(); },
+  run.run([seeds](const World&) { return make(2, seeds); },
           [&](ResilientParts& parts, int64_t step) {
             result.steps.push_back(step);
             const double loss = train(parts, step);
@@ -133,6 +134,16 @@ TEST(ResilientRun, RepeatsStepsWithTheSameBitsAndPrintsOnce) {
   EXPECT_EQ(again.hash, want);
 }
 
+TEST(ResilientRun, MakesTheSameModelAgainIfOnlyTheProgramSeeds) {
+  const auto of = [](const std::vector<size_t>& loses) {
+    torch::manual_seed(7);
+    return outcome(run_of(eight_steps()), loses, /*seeds=*/false).hash;
+  };
+  const std::string want = of({});
+  EXPECT_EQ(of({3}), want);
+  EXPECT_EQ(of({2, 5}), want);
+}
+
 TEST(ResilientRun, KeepsWhatTheUserKeeps) {
   ResilientRun run = run_of(eight_steps(new_path()));
   std::vector<int64_t> counts;
@@ -159,6 +170,26 @@ TEST(ResilientRun, KeepsWhatTheUserKeeps) {
   EXPECT_EQ(run.counts().recoveries, 1);
   // Step 3 is repeated; step 4 does not count, because it was not finished.
   EXPECT_EQ(run.counts().repeated_steps, 1);
+}
+
+TEST(ResilientRun, BeginsAnewWithWhatTheUserKeptAtFirst) {
+  std::vector<int64_t> counts;
+  bool has_lost = false;
+  int64_t count = 5;
+  run_of(eight_steps())
+      .run(
+          [&](const World&) {
+            ResilientParts parts = make();
+            parts.keep = [&] { return std::to_string(count); };
+            parts.put_back = [&](const std::string& kept) { count = std::stoll(kept); };
+            return parts;
+          },
+          [&](ResilientParts& parts, int64_t step) {
+            train(parts, step);
+            if (step == 2 && !std::exchange(has_lost, true)) throw failure(FaultKind::kDeath);
+            counts.push_back(++count);
+          });
+  EXPECT_THAT(counts, ElementsAre(6, 7, 6, 7, 8, 9, 10, 11, 12, 13));
 }
 
 TEST(ResilientRun, EndsAfterLossesInARowAndOtherExceptions) {
