@@ -116,7 +116,7 @@ std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks) {
 
 ResilientRun::ResilientRun(ResilientOptions options)
     : ResilientRun(
-          std::move(options), [](const WorldOptions& world) { return meet(world).world; },
+          std::move(options), [](const WorldOptions& world) { return meet(world); },
           can_meet_again()) {}
 
 ResilientRun::ResilientRun(ResilientOptions options, Meet meet, bool is_resilient)
@@ -138,7 +138,9 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   while (true) {
     try {
       enter("meet");
-      world_ = meet_(options_.world);
+      Meeting met = meet_(options_.world);
+      world_ = std::move(met.world);
+      generation_ = met.generation;
       run_in_world(
           make,
           [&](ResilientParts& parts, int64_t step) {
@@ -284,14 +286,22 @@ int64_t ResilientRun::restore() {
                      text::in_quotes(options_.path)));
     return progress.step;
   }
-  if (!found.empty()) {
+  // A snapshot of step 0 has what make() has just made.
+  if (std::any_of(found.begin(), found.end(),
+                  [](const auto& each) { return each.second.step != 0; })) {
     throw std::runtime_error(absl::StrCat(
         "ResilientRun: ", lost, ": all processes that held it are lost, and there is no checkpoint",
         options_.path.empty() ? "; give ResilientOptions::path to have one"
                               : " yet in " + text::in_quotes(options_.path)));
   }
   if (parts_.put_back && counts_.recoveries > 0) parts_.put_back(*kept_at_first_);
-  if (!lost_.empty()) say(absl::StrCat("begins anew: ", lost_));
+  std::string why = found.empty() ? lost_ : lost;
+  if (why.empty() && generation_ > 1) {
+    why = absl::StrCat("generation ", generation_, ", no process has a state, and there is no ",
+                       "checkpoint");
+    if (options_.path.empty()) why += "; give ResilientOptions::path to have one";
+  }
+  if (!why.empty()) say(absl::StrCat("begins anew: ", why));
   return 0;
 }
 

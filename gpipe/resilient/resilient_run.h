@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/resilient/meet_again.h"
 #include "gpipe/saving/snapshot.h"
 #include "gpipe/world.h"
 
@@ -94,7 +95,7 @@ class ResilientRun {
  public:
   using Make = std::function<ResilientParts(const World& world)>;
   using Body = std::function<void(ResilientParts& parts, int64_t step)>;
-  using Meet = std::function<World(const WorldOptions& options)>;
+  using Meet = std::function<Meeting(const WorldOptions& options)>;
 
   // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1.
   explicit ResilientRun(ResilientOptions options);
@@ -146,6 +147,7 @@ class ResilientRun {
   const Meet meet_;
   const bool is_resilient_;
   World world_;
+  int64_t generation_ = 0;  // of `world_`
   ResilientParts parts_;
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.

@@ -29,7 +29,9 @@ using distributed::FaultKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using ::testing::internal::CaptureStderr;
 using ::testing::internal::CaptureStdout;
+using ::testing::internal::GetCapturedStderr;
 using ::testing::internal::GetCapturedStdout;
 
 std::string new_path() {
@@ -75,11 +77,11 @@ ResilientOptions eight_steps(const std::string& path = "") {
   return options;
 }
 
-ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr) {
+ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr, int64_t generation = 1) {
   return {std::move(options),
-          [worlds](const WorldOptions&) {
+          [worlds, generation](const WorldOptions&) {
             if (worlds != nullptr) ++*worlds;
-            return World();
+            return Meeting{World(), generation, {}};
           },
           /*is_resilient=*/true};
 }
@@ -190,6 +192,21 @@ TEST(ResilientRun, BeginsAnewWithWhatTheUserKeptAtFirst) {
             counts.push_back(++count);
           });
   EXPECT_THAT(counts, ElementsAre(6, 7, 6, 7, 8, 9, 10, 11, 12, 13));
+}
+
+// If all processes die, those that the launcher starts instead are a later world, and have nothing.
+TEST(ResilientRun, SaysThatALaterWorldBeginsAnew) {
+  for (const int64_t generation : {1, 2}) {
+    CaptureStderr();
+    (void)outcome(run_of(eight_steps(), nullptr, generation), {});
+    const std::string said = GetCapturedStderr();
+    if (generation == 1) {
+      EXPECT_EQ(said, "");
+    } else {
+      EXPECT_THAT(said, HasSubstr("begins anew: generation 2, no process has a state, and there "
+                                  "is no checkpoint; give ResilientOptions::path to have one"));
+    }
+  }
 }
 
 TEST(ResilientRun, EndsAfterLossesInARowAndOtherExceptions) {
