@@ -271,6 +271,12 @@ int64_t ResilientRun::restore() {
     });
     const Progress progress =
         load_snapshot(parts_.pipe, *parts_.optimizer, held == held_.end() ? Snapshot() : *held);
+    // All processes have this state now. A second snapshot would be one too many while the next one
+    // is taken.
+    held_.erase(
+        std::remove_if(held_.begin(), held_.end(),
+                       [&](const Snapshot& snapshot) { return snapshot.fingerprint() != best; }),
+        held_.end());
     take(progress);
     say(absl::StrCat("goes on with ", world_.size(), " processes from step ", progress.step,
                      lost_.empty() ? "" : ": ", lost_));
