@@ -194,7 +194,7 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
     if (step_ != first && takes_snapshots() && step_ % options_.snapshot_every == 0) {
       snapshot(step_);
     }
-    if (step_ != first && !options_.path.empty() && step_ % options_.save_every == 0) save(step_);
+    if (!options_.path.empty() && step_ % options_.save_every == 0 && step_ != saved_) save(step_);
     line_ = 0;
     enter("step");
     body(parts_, step_);
@@ -219,6 +219,7 @@ int64_t ResilientRun::restore() {
   json own = {{"held", json::array()},
               {"was_rank_0", was_rank_0_},
               {"printed", {printed_.step, printed_.line}},
+              {"saved", saved_},
               {"has_printed", printed_.step >= 0},
               {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}};
   for (const Snapshot& snapshot : held_) {
@@ -240,6 +241,9 @@ int64_t ResilientRun::restore() {
     });
   }
   is_saved_ = ranks.front().at("has_checkpoint");
+  // A process whose call failed does not know whether the checkpoint was written.
+  for (const json& rank : ranks) saved_ = std::max(saved_, rank.at("saved").get<int64_t>());
+  if (!is_saved_) saved_ = -1;
   // The last line that the former rank 0 has printed for sure.
   Place sure = {options_.steps + 1, 0};
   for (const json& rank : ranks) {
@@ -288,6 +292,7 @@ int64_t ResilientRun::restore() {
   if (is_saved_) {
     const Progress progress = load_checkpoint(parts_.pipe, *parts_.optimizer, options_.path);
     take(progress);
+    saved_ = progress.step;
     say(absl::StrCat(found.empty() ? "" : lost + ": ", "goes on from step ", progress.step, " of ",
                      text::in_quotes(options_.path)));
     return progress.step;
@@ -357,6 +362,7 @@ void ResilientRun::save(int64_t step) {
   enter("save");
   save_checkpoint(parts_.pipe, *parts_.optimizer, progress(step), options_.path);
   is_saved_ = true;
+  saved_ = step;
 }
 
 Progress ResilientRun::progress(int64_t step) const {

@@ -161,6 +161,7 @@ class ResilientRun {
   int64_t recoveries_in_a_row_ = 0;
   bool was_rank_0_ = false;
   bool is_saved_ = false;  // whether there is a checkpoint at `path`
+  int64_t saved_ = -1;     // the step of that checkpoint; -1: not known
   std::string lost_;       // why the former world ended, for a line
   ResilientCounts counts_;
 };

@@ -122,5 +122,26 @@ TEST(ResilientWorld, BeginsAnewIfTheFirstSnapshotIsLost) {
   EXPECT_TRUE(ranks->ends(0));
 }
 
+TEST(ResilientWorld, WritesTheCheckpointDuringWhichAProcessDied) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    ResilientOptions options = steps(3, path);
+    int64_t saves = 0;
+    options.on_phase = [&, rank = world.rank()](const std::string& phase) {
+      if (phase == "save" && ++saves == 2 && rank == 1) die();
+    };
+    ResilientRun run(options, meets(world), /*is_resilient=*/true);
+    run.run(make, [&](ResilientParts& parts, int64_t step) {
+      if (step >= 3) {
+        say("step " + std::to_string(step) + " behind the checkpoint of " +
+            std::to_string(read_progress(path).step));
+      }
+      train(parts, step);
+    });
+  });
+  EXPECT_EQ(ranks->next(0), "step 3 behind the checkpoint of 3");
+  EXPECT_EQ(ranks->next(0), "step 4 behind the checkpoint of 3");
+}
+
 }  // namespace
 }  // namespace gpipe
