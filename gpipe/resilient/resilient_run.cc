@@ -164,7 +164,6 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
       parts_ = {};
       throw;
     }
-    was_rank_0_ = world_.rank() == 0;
     parts_ = {};
     world_ = World();
   }
@@ -218,7 +217,7 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
 int64_t ResilientRun::restore() {
   json own = {{"held", json::array()},
               {"was_rank_0", was_rank_0_},
-              {"printed", {printed_.step, printed_.line}},
+              {"printed", {surely_printed().step, surely_printed().line}},
               {"saved", saved_},
               {"has_printed", printed_.step >= 0},
               {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}};
@@ -253,11 +252,10 @@ int64_t ResilientRun::restore() {
       sure = place;
       break;
     }
-    // The former rank 0 is gone. It may have died between two lines of this step, so the lines of
-    // the step are printed again.
-    if (place.step <= sure.step) sure = {place.step, 0};
+    sure = std::min(sure, place);  // the former rank 0 is gone
   }
   printed_ = sure.step > options_.steps ? Place() : sure;
+  was_rank_0_ = world_.rank() == 0;
 
   const std::map<std::string, Holding> found = holdings(ranks);
   std::string best;
@@ -399,6 +397,14 @@ void ResilientRun::log(const std::string& text) {
   if (!is_new) return;
   printed_ = {step_, line_};
   if (world_.rank() == 0) std::cout << text << std::endl;
+}
+
+ResilientRun::Place ResilientRun::surely_printed() const {
+  // Lines that are behind the step are those of a former world.
+  if (was_rank_0_ || step_ < printed_.step) return printed_;
+  // All processes have come to the last call of the step before this one. Rank 0 may have died
+  // between two lines behind that call.
+  return std::min(printed_, Place{step_ - 1, 0});
 }
 
 void ResilientRun::enter(const char* phase) const {

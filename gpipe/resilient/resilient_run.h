@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -115,7 +116,7 @@ class ResilientRun {
   void run(const Make& make, const Body& body, const Body& end = nullptr);
 
   // Prints a line on rank 0, once for each step however often the step is repeated. Call it on all
-  // ranks alike, in `body` or `end`. If rank 0 dies, the lines of one step may come twice.
+  // ranks alike, in `body` or `end`. If rank 0 dies, the lines of two steps may come twice.
   void log(const std::string& text);
 
   const ResilientCounts& counts() const { return counts_; }
@@ -124,6 +125,9 @@ class ResilientRun {
   struct Place {  // the lines that were printed
     int64_t step = -1;
     int64_t line = 0;
+    friend bool operator<(const Place& a, const Place& b) {
+      return std::tie(a.step, a.line) < std::tie(b.step, b.line);
+    }
   };
 
   bool takes_snapshots() const;
@@ -140,6 +144,8 @@ class ResilientRun {
   void take(const Progress& progress);
   // A text of the settings on which the bits depend beside the layout.
   std::string form() const;
+  // The last line that rank 0 has printed for sure, as far as this process knows.
+  Place surely_printed() const;
   void say(const std::string& text) const;
   void enter(const char* phase) const;
 
@@ -159,10 +165,10 @@ class ResilientRun {
   int64_t line_ = 0;  // how many lines were logged in that step
   int64_t furthest_ = 0;
   int64_t recoveries_in_a_row_ = 0;
-  bool was_rank_0_ = false;
-  bool is_saved_ = false;  // whether there is a checkpoint at `path`
-  int64_t saved_ = -1;     // the step of that checkpoint; -1: not known
-  std::string lost_;       // why the former world ended, for a line
+  bool was_rank_0_ = false;  // in the world that has last told its lines
+  bool is_saved_ = false;    // whether there is a checkpoint at `path`
+  int64_t saved_ = -1;       // the step of that checkpoint; -1: not known
+  std::string lost_;         // why the former world ended, for a line
   ResilientCounts counts_;
 };
 

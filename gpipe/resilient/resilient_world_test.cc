@@ -143,5 +143,33 @@ TEST(ResilientWorld, WritesTheCheckpointDuringWhichAProcessDied) {
   EXPECT_EQ(ranks->next(0), "step 4 behind the checkpoint of 3");
 }
 
+// The lines that rank 1 prints after rank 0 has died at the end of step 2, before its line of that
+// step.
+std::string lines_after_death(bool logs_first, int64_t lost_meetings) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    ResilientRun run(steps(10), meets(world, lost_meetings), /*is_resilient=*/true);
+    std::stringstream lines;
+    std::streambuf* const output = std::cout.rdbuf(lines.rdbuf());
+    run.run(make, [&, rank = world.rank()](ResilientParts& parts, int64_t step) {
+      if (step >= 4) return train(parts, step);
+      if (logs_first) run.log("begin " + std::to_string(step));
+      train(parts, step);
+      if (rank == 0 && step == 2) die();
+      run.log("end " + std::to_string(step));
+    });
+    std::cout.rdbuf(output);
+    std::string all = lines.str();
+    std::replace(all.begin(), all.end(), '\n', ',');
+    say(all);
+  });
+  return ranks->next(1);
+}
+
+TEST(ResilientWorld, PrintsTheLinesThatRank0HasNotPrinted) {
+  EXPECT_EQ(lines_after_death(false, 0), "end 2,end 3,");
+  EXPECT_EQ(lines_after_death(false, 1), "end 2,end 3,");
+  EXPECT_EQ(lines_after_death(true, 0), "begin 2,end 2,begin 3,end 3,");
+}
+
 }  // namespace
 }  // namespace gpipe
