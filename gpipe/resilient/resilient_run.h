@@ -77,8 +77,9 @@ struct ResilientCounts {
 //
 // Requirements: all processes make the same calls. Chunks, groups and cpu_threads_per_stage are
 // given to GPipeOptions, the same for each world; a world that differs in them is refused. A step's
-// data follow from its number or from ResilientParts::keep. No copy of a world, a pipeline or an
-// optimizer is kept outside of ResilientParts.
+// data follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
+// accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
+// an optimizer is kept outside of ResilientParts.
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
