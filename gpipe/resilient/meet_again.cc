@@ -68,8 +68,20 @@ milliseconds bounded(milliseconds limit) {
   return std::clamp<milliseconds>(limit, milliseconds(0), std::chrono::hours(24 * 365));
 }
 
+// Whether a process threw, and none has ended or is silent. Then the next meeting has the same
+// processes.
+bool only_threw(const distributed::DistributedFailure& failure) {
+  bool threw = false;
+  for (const distributed::Fault& fault : failure.faults()) {
+    if (fault.kind == distributed::FaultKind::kDeath) return false;
+    if (fault.kind == distributed::FaultKind::kSilence) return false;
+    threw = threw || fault.kind == distributed::FaultKind::kException;
+  }
+  return threw;
+}
+
 // Connects the processes of a planned world. Throws MeetingIsVoid if that world does not come to
-// exist.
+// exist, or the DistributedFailure that shows it.
 World connect(const distributed::MeetingClient::World& planned, const WorldOptions& options,
               distributed::MeetingClient& client) {
   distributed::Environment environment = distributed::environment_of_this_process();
@@ -87,10 +99,8 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
     return world;
   } catch (const distributed::MeetingIsVoid&) {
     throw;
-  } catch (const distributed::DistributedFailure& failure) {
-    // Another rank has failed while the processes connected. If that did not end the run, all
-    // processes meet again.
-    throw distributed::MeetingIsVoid(failure.what());
+  } catch (const distributed::DistributedFailure&) {
+    throw;  // all other processes throw it, too
   } catch (const distributed::Disagreement&) {
     throw;  // all other processes throw it, too
   } catch (const std::exception&) {
@@ -127,6 +137,9 @@ Meeting meet(const WorldOptions& options) {
   constexpr milliseconds kStarting = std::chrono::seconds(20),
                          kConnecting = std::chrono::seconds(10);
   const milliseconds patience = 2 * question.limit + kStarting + kConnecting;
+  // After so many worlds in a row of processes that live and cannot connect, this one gives up.
+  constexpr int kMostInVain = 3;
+  int in_vain = 0;
   std::optional<distributed::MeetingClient> client;
   while (true) {
     try {
@@ -141,6 +154,12 @@ Meeting meet(const WorldOptions& options) {
       }
       return keep(std::move(meeting));
     } catch (const distributed::MeetingIsVoid&) {  // ask again
+    } catch (const distributed::DistributedFailure& failure) {
+      in_vain = only_threw(failure) ? in_vain + 1 : 0;
+      if (in_vain == kMostInVain) throw;
+      if (options.announce) {
+        std::clog << std::string("gpipe: meets again: ") + failure.what() + "\n" << std::flush;
+      }
     } catch (const distributed::MeetingIsOver& over) {
       throw WorldIsOver(over.what());
     }
