@@ -4,7 +4,8 @@
 //   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE [DIES_AFTER_MS NUMBER]
 //
 // Each line that it writes has the form "KEY VALUE ...". It ends when there is a file STOP_FILE.
-// The process with that number kills itself so long after it begins to meet the others again.
+// The process with that number kills itself so long after it begins to meet the others again. If
+// the time is negative, it does not end, and writes "waits" again and again.
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -108,7 +109,13 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   torch::set_num_threads(1);
   try {
-    run(argv[1], argc > 3 ? std::atoi(argv[2]) : 0, argc > 3 ? argv[3] : "");
+    const int64_t dies_after_ms = argc > 3 ? std::atoi(argv[2]) : 0;
+    const std::string who = argc > 3 ? argv[3] : "";
+    run(argv[1], dies_after_ms, who);
+    while (dies_after_ms < 0 && std::getenv("RANK") == who) {
+      say("waits");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   } catch (const gpipe::WorldIsOver& over) {
     say(std::string("over: ") + over.what());
     return 3;
