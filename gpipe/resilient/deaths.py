@@ -246,12 +246,13 @@ def main():
         text = "\n".join(line for _, line in run.lines)
         # Without restarts, a process that dies before any has asked for the first meeting ends the run: the launcher
         # cannot know that the program goes on after deaths. If one dies when another one is done, all have done the
-        # work.
+        # work. A run that had begun its first snapshot had begun.
         is_early = (plan.restarts == 0 and not found and run.process.returncode != 0
-                    and any(phase == "start" for _, phase in killed))
-        is_late = any(phase == "end" for _, phase in killed)
+                    and any(phase == "start" for _, phase in killed)
+                    and not any(phase in PHASES[PHASES.index("snapshot"):] for _, phase in killed))
+        is_late = any(phase == "end" for _, phase in killed) or (not run.tells_phases and found_hash == hash_)
         is_same = found == losses and found_hash == hash_ and (run.process.returncode == 0 or is_late)
-        is_from_disk = "no process holds" in text
+        is_from_disk = "of the last snapshot: goes on" in text
         count.runs += 1
         count.deaths += len(killed)
         count.bad += not is_same and not is_early

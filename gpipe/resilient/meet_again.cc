@@ -69,8 +69,20 @@ milliseconds bounded(milliseconds limit) {
   return std::clamp<milliseconds>(limit, milliseconds(0), std::chrono::hours(24 * 365));
 }
 
+// Whether a process threw, and none has ended or is silent. Then the next meeting has the same
+// processes.
+bool only_threw(const distributed::DistributedFailure& failure) {
+  bool threw = false;
+  for (const distributed::Fault& fault : failure.faults()) {
+    if (fault.kind == distributed::FaultKind::kDeath) return false;
+    if (fault.kind == distributed::FaultKind::kSilence) return false;
+    threw = threw || fault.kind == distributed::FaultKind::kException;
+  }
+  return threw;
+}
+
 // Connects the processes of a planned world. Throws MeetingIsVoid if that world does not come to
-// exist.
+// exist, or the DistributedFailure that shows it.
 World connect(const distributed::MeetingClient::World& planned, const WorldOptions& options,
               distributed::MeetingClient& client) {
   distributed::Environment environment = distributed::environment_of_this_process();
@@ -90,10 +102,8 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
     throw;
   } catch (const distributed::MeetingIsUnreachable&) {
     throw;
-  } catch (const distributed::DistributedFailure& failure) {
-    // Another rank has failed while the processes connected. If that did not end the run, all
-    // processes meet again.
-    throw distributed::MeetingIsVoid(failure.what());
+  } catch (const distributed::DistributedFailure&) {
+    throw;  // all other processes throw it, too
   } catch (const distributed::Disagreement&) {
     throw;  // all other processes throw it, too
   } catch (const std::exception&) {
@@ -136,6 +146,9 @@ Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
   constexpr milliseconds kStarting = std::chrono::seconds(20),
                          kConnecting = std::chrono::seconds(10);
   const milliseconds patience = 2 * question.limit + kStarting + kConnecting;
+  // After so many worlds in a row of processes that live and cannot connect, this one gives up.
+  constexpr int kMostInVain = 3;
+  int in_vain = 0;
   std::optional<distributed::MeetingClient> client;
   while (true) {
     try {
@@ -155,6 +168,12 @@ Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
       std::clog << std::string("gpipe: ") + cut.what() + ". It tries to reach it again, for " +
                        std::to_string(patience.count() / 1000) + " s\n"
                 << std::flush;
+    } catch (const distributed::DistributedFailure& failure) {
+      in_vain = only_threw(failure) ? in_vain + 1 : 0;
+      if (in_vain == kMostInVain) throw;
+      if (options.announce) {
+        std::clog << std::string("gpipe: meets again: ") + failure.what() + "\n" << std::flush;
+      }
     } catch (const distributed::MeetingIsOver& over) {
       throw WorldIsOver(over.what());
     }

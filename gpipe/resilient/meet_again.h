@@ -69,7 +69,8 @@ struct MeetAgainOptions {
 // copies that use that World. One thread at a time.
 //
 // Throws WorldIsOver; std::logic_error if the former World still lives, or if nobody keeps a
-// meeting place; otherwise what World::from_environment() throws, except for the death of a
+// meeting place; DistributedFailure if processes that live fail to connect, three times in a row;
+// otherwise what World::from_environment() throws, except for the death of a
 // process.
 Meeting meet(const WorldOptions& options = {}, const MeetAgainOptions& again = {});
 

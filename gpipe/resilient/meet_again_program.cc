@@ -1,14 +1,13 @@
 // The program of meet_again_test: makes the same steps in each world of its run, and meets again
 // after deaths.
 //
-//   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE [DIES_AFTER_MS NUMBER]
-//
-//   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE early NUMBER
+//   launch --processes=4 --restarts=3 -- meet_again_program STOP_FILE [WHEN NUMBER]
 //
 // Each line that it writes has the form "KEY VALUE ...". It ends when there is a file STOP_FILE.
-// The process with that number kills itself so long after it begins to meet the others again. With
-// "early" it does so when it starts, the first time, and the others do not begin to meet before it
-// has started once more.
+// WHEN is a time in ms: the process with that number kills itself so long after it begins to meet
+// the others again. With "early" it does so when it starts, the first time, and the others do not
+// begin to meet before it has started once more. With "waits" it does not end, and writes "waits"
+// again and again.
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -109,7 +108,7 @@ void run(const std::string& stop_file, const std::string& when, const std::strin
   options.silence_limit = std::chrono::seconds(2);
   gpipe::MeetAgainOptions again;
   for (bool is_first = true;; is_first = false) {
-    if (!is_first && number == who_dies && when != "early") {
+    if (!is_first && number == who_dies && when != "early" && when != "waits") {
       die_later(std::chrono::milliseconds(std::stoll(when)));
     }
     const gpipe::Meeting meeting = gpipe::meet(options, again);
@@ -131,7 +130,12 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   torch::set_num_threads(1);
   try {
-    run(argv[1], argc > 3 ? argv[2] : "", argc > 3 ? argv[3] : "");
+    const std::string when = argc > 3 ? argv[2] : "", who = argc > 3 ? argv[3] : "";
+    run(argv[1], when, who);
+    while (when == "waits" && std::getenv("RANK") == who) {
+      say("waits");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   } catch (const gpipe::WorldIsOver& over) {
     say(std::string("over: ") + over.what());
     return 3;

@@ -111,9 +111,10 @@ class Launched {
   }
   void send(int64_t number, int signal) const { ASSERT_EQ(kill(pid_of(number), signal), 0); }
 
+  void tell_to_stop() const { std::ofstream(stop_file()) << "stop"; }
   // Ends the program, and returns the launcher's exit code.
   int stop() {
-    std::ofstream(stop_file()) << "stop";
+    tell_to_stop();
     return wait();
   }
   int wait() {
@@ -328,6 +329,24 @@ TEST(MeetAgain, AProcessThatAbortsEndsTheRun) {
   EXPECT_EQ(run.wait(), 128 + SIGABRT);
   EXPECT_EQ(run.lines("over: rank 1 was ended by SIGABRT (signal 6)").size(), 3U);
   EXPECT_EQ(run.lines("restart 1").size(), 0U);
+}
+
+TEST(MeetAgain, ARankThatIsKilledWhenTheOthersAreDoneFailsTheRun) {
+  Launched run({"--restarts=1"}, {"waits", "0"});
+  run.meets(4, 0);
+  run.tell_to_stop();
+  for (int64_t number = 1; number < 4; ++number) {
+    const pid_t pid = run.pid_of(number);
+    const auto end = std::chrono::steady_clock::now() + kDeadline;
+    while (kill(pid, 0) == 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  // The launcher knows of these ends before it forwards another line.
+  run.has(run.lines("waits").size() + 1, "waits");
+  run.send(0, SIGKILL);
+  EXPECT_EQ(run.wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.text(), Not(HasSubstr("started again")));
 }
 
 // When the others have done the run's work, the launcher ends a process that is still stopped and

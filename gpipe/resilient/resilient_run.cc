@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/saving.h"
 #include "machine/memory.h"
 #include "text/shown.h"
@@ -182,6 +183,7 @@ bool ResilientRun::takes_snapshots() const {
 void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   TORCH_CHECK_VALUE(make != nullptr && body != nullptr,
                     "ResilientRun::run was given an empty function");
+  generator_ = internal::generator_state();
   std::optional<Clock::time_point> failed;
   const auto recovered = [&] {
     if (failed) counts_.recovery_seconds += seconds_since(*failed);
@@ -226,11 +228,13 @@ void ResilientRun::meet_others() {
     enter("meet");
     const Meeting meeting = meet_(options_.world, again);
     world_ = meeting.world;
+    generation_ = meeting.generation;
     const auto rank = static_cast<std::size_t>(world_.rank());
     // A process that was left over has old copies, and has missed what was printed since.
     if (rank < meeting.came_from.size() && meeting.came_from[rank] < 0) {
       held_.clear();
       printed_ = Place();
+      was_rank_0_ = false;
     }
     const int64_t left_over =
         world_.size() > options_.multiple_of ? world_.size() % options_.multiple_of : 0;
@@ -256,6 +260,8 @@ void ResilientRun::hand_over(int64_t staying) {
 
 void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& end) {
   enter("make");
+  // A process that was started again begins like this one, so all make the same.
+  internal::set_generator_state(generator_);
   parts_ = make(world_);
   TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
                     parts_.pipe ? "optimizer" : "pipeline",
@@ -263,6 +269,7 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
   TORCH_CHECK_VALUE((parts_.keep == nullptr) == (parts_.put_back == nullptr),
                     "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
                     "give both, or none");
+  if (parts_.keep && !kept_at_first_) kept_at_first_ = parts_.keep();
   enter("restore");
   const int64_t first = restore();
   counts_.repeated_steps += std::max<int64_t>(furthest_ - first, 0);
@@ -275,7 +282,7 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
     if (step_ != first && takes_snapshots() && step_ % options_.snapshot_every == 0) {
       snapshot(step_);
     }
-    if (step_ != first && !options_.path.empty() && step_ % options_.save_every == 0) save(step_);
+    if (!options_.path.empty() && step_ % options_.save_every == 0 && step_ != saved_) save(step_);
     line_ = 0;
     enter("step");
     body(parts_, step_);
@@ -297,14 +304,19 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
 }
 
 int64_t ResilientRun::restore() {
+  const Place printed = surely_printed();
   const std::vector<json> ranks =
       exchange(world_, "what each holds",
                {{"held", told_of(held_)},
                 {"was_rank_0", was_rank_0_},
-                {"printed", {printed_.step, printed_.line}},
+                {"printed", {printed.step, printed.line}},
+                {"saved", saved_},
                 {"has_printed", printed_.step >= 0},
                 {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}});
   is_saved_ = ranks.front().at("has_checkpoint");
+  // A process whose call failed does not know whether the checkpoint was written.
+  for (const json& rank : ranks) saved_ = std::max(saved_, rank.at("saved").get<int64_t>());
+  if (!is_saved_) saved_ = -1;
   // The last line that the former rank 0 has printed for sure.
   Place sure = {options_.steps + 1, 0};
   for (const json& rank : ranks) {
@@ -314,9 +326,7 @@ int64_t ResilientRun::restore() {
       sure = place;
       break;
     }
-    // The former rank 0 is gone. It may have died between two lines of this step, so the lines of
-    // the step are printed again.
-    if (place.step <= sure.step) sure = {place.step, 0};
+    sure = std::min(sure, place);  // the former rank 0 is gone
   }
   printed_ = sure.step > options_.steps ? Place() : sure;
   was_rank_0_ = world_.rank() == 0;
@@ -325,6 +335,12 @@ int64_t ResilientRun::restore() {
   const std::string best = best_of(found);
   if (!best.empty()) {
     const Progress progress = load_snapshot(parts_.pipe, *parts_.optimizer, with(held_, best));
+    // All processes have this state now. A second snapshot would be one too many while the next one
+    // is taken.
+    held_.erase(
+        std::remove_if(held_.begin(), held_.end(),
+                       [&](const Snapshot& snapshot) { return snapshot.fingerprint() != best; }),
+        held_.end());
     take(progress);
     say(absl::StrCat("goes on with ", world_.size(), " processes from step ", progress.step,
                      lost_.empty() ? "" : ": ", lost_));
@@ -340,17 +356,27 @@ int64_t ResilientRun::restore() {
   if (is_saved_) {
     const Progress progress = load_checkpoint(parts_.pipe, *parts_.optimizer, options_.path);
     take(progress);
+    saved_ = progress.step;
     say(absl::StrCat(found.empty() ? "" : lost + ": ", "goes on from step ", progress.step, " of ",
                      text::in_quotes(options_.path)));
     return progress.step;
   }
-  if (!found.empty()) {
+  // A snapshot of step 0 has what make() has just made.
+  if (std::any_of(found.begin(), found.end(),
+                  [](const auto& each) { return each.second.step != 0; })) {
     throw std::runtime_error(absl::StrCat(
         "ResilientRun: ", lost, ": all processes that held it are lost, and there is no checkpoint",
         options_.path.empty() ? "; give ResilientOptions::path to have one"
                               : " yet in " + text::in_quotes(options_.path)));
   }
-  if (!lost_.empty()) say(absl::StrCat("begins anew: ", lost_));
+  if (parts_.put_back && counts_.recoveries > 0) parts_.put_back(*kept_at_first_);
+  std::string why = found.empty() ? lost_ : lost;
+  if (why.empty() && generation_ > 1) {
+    why = absl::StrCat("generation ", generation_, ", no process has a state, and there is no ",
+                       "checkpoint");
+    if (options_.path.empty()) why += "; give ResilientOptions::path to have one";
+  }
+  if (!why.empty()) say(absl::StrCat("begins anew: ", why));
   return 0;
 }
 
@@ -400,6 +426,7 @@ void ResilientRun::save(int64_t step) {
   enter("save");
   save_checkpoint(parts_.pipe, *parts_.optimizer, progress(step), options_.path);
   is_saved_ = true;
+  saved_ = step;
 }
 
 Progress ResilientRun::progress(int64_t step) const {
@@ -436,6 +463,14 @@ void ResilientRun::log(const std::string& text) {
   if (!is_new) return;
   printed_ = {step_, line_};
   if (world_.rank() == 0) std::cout << text << std::endl;
+}
+
+ResilientRun::Place ResilientRun::surely_printed() const {
+  // Lines that are behind the step are those of a former world.
+  if (was_rank_0_ || step_ < printed_.step) return printed_;
+  // All processes have come to the last call of the step before this one. Rank 0 may have died
+  // between two lines behind that call.
+  return std::min(printed_, Place{step_ - 1, 0});
 }
 
 void ResilientRun::enter(const char* phase) const {

@@ -2,12 +2,15 @@
 #ifndef GPIPE_RESILIENT_RESILIENT_RUN_H_
 #define GPIPE_RESILIENT_RESILIENT_RUN_H_
 
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -78,8 +81,9 @@ struct ResilientCounts {
 //
 // Requirements: all processes make the same calls. Chunks, groups and cpu_threads_per_stage are
 // given to GPipeOptions, the same for each world; a world that differs in them is refused. A step's
-// data follow from its number or from ResilientParts::keep. No copy of a world, a pipeline or an
-// optimizer is kept outside of ResilientParts.
+// data follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
+// accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
+// an optimizer is kept outside of ResilientParts.
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
@@ -104,10 +108,11 @@ class ResilientRun {
   // For tests: with another way to meet; `is_resilient`: whether that can be done again.
   ResilientRun(ResilientOptions options, Meet meet, bool is_resilient);
 
-  // Returns when all ranks have made all steps. `make` is called once for each world, `body` for
-  // each step: again for a step that is repeated, and then its last call counts. `end`: called
-  // after the last step, with the number of steps, and again after a death in it; for what needs
-  // the trained model, as its parameter_hash().
+  // Returns when all ranks have made all steps. `make` is called once for each world, each time
+  // with the state that the CPU's generator has now, so the program may seed here or in `make`.
+  // `body` is called for each step: again for a step that is repeated, and then its last call
+  // counts. `end`: called after the last step, with the number of steps, and again after a death in
+  // it; for what needs the trained model, as its parameter_hash().
   //
   // Throws what a user's function throws; DistributedFailure if a rank threw, or after more than
   // `max_recoveries` deaths in a row; std::runtime_error if a state is lost, and no checkpoint is
@@ -116,7 +121,7 @@ class ResilientRun {
   void run(const Make& make, const Body& body, const Body& end = nullptr);
 
   // Prints a line on rank 0, once for each step however often the step is repeated. Call it on all
-  // ranks alike, in `body` or `end`. If rank 0 dies, the lines of one step may come twice.
+  // ranks alike, in `body` or `end`. If rank 0 dies, the lines of two steps may come twice.
   void log(const std::string& text);
 
   const ResilientCounts& counts() const { return counts_; }
@@ -125,6 +130,9 @@ class ResilientRun {
   struct Place {  // the lines that were printed
     int64_t step = -1;
     int64_t line = 0;
+    friend bool operator<(const Place& a, const Place& b) {
+      return std::tie(a.step, a.line) < std::tie(b.step, b.line);
+    }
   };
 
   bool takes_snapshots() const;
@@ -145,6 +153,8 @@ class ResilientRun {
   void take(const Progress& progress);
   // A text of the settings on which the bits depend beside the layout.
   std::string form() const;
+  // The last line that rank 0 has printed for sure, as far as this process knows.
+  Place surely_printed() const;
   void say(const std::string& text) const;
   void enter(const char* phase) const;
 
@@ -152,17 +162,21 @@ class ResilientRun {
   const Meet meet_;
   const bool is_resilient_;
   World world_;
+  int64_t generation_ = 0;  // of `world_`
   ResilientParts parts_;
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.
   std::vector<Snapshot> held_;
+  at::Tensor generator_;                      // the state of the CPU's generator when run() began
+  std::optional<std::string> kept_at_first_;  // what ResilientParts::keep returned before step 0
   Place printed_;
   int64_t step_ = 0;  // the number of the step that is being made
   int64_t line_ = 0;  // how many lines were logged in that step
   int64_t furthest_ = 0;
   int64_t recoveries_in_a_row_ = 0;
-  bool was_rank_0_ = false;                 // in the last world that was restored
+  bool was_rank_0_ = false;                 // in the world that has last told its lines
   bool is_saved_ = false;                   // whether there is a checkpoint at `path`
+  int64_t saved_ = -1;                      // the step of that checkpoint; -1: not known
   std::string lost_;                        // why the former world ended, for a line
   std::vector<distributed::Fault> faults_;  // that have ended the former world
   ResilientCounts counts_;

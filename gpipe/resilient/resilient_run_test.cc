@@ -15,6 +15,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/distributed/failure.h"
@@ -28,7 +29,9 @@ using distributed::FaultKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
+using ::testing::internal::CaptureStderr;
 using ::testing::internal::CaptureStdout;
+using ::testing::internal::GetCapturedStderr;
 using ::testing::internal::GetCapturedStdout;
 
 std::string new_path() {
@@ -44,8 +47,8 @@ DistributedFailure failure(FaultKind kind) {
   return DistributedFailure({fault});
 }
 
-ResilientParts make(int64_t chunks = 2) {
-  torch::manual_seed(1);
+ResilientParts make(int64_t chunks = 2, bool seeds = true) {
+  if (seeds) torch::manual_seed(1);
   ResilientParts parts;
   parts.pipe = GPipe(torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5)),
                      GPipeOptions({2}).chunks(chunks).cpu_threads_per_stage(1));
@@ -75,13 +78,13 @@ ResilientOptions eight_steps(const std::string& path = "") {
 }
 
 // `met_after`: the faults that the run gives to each meeting.
-ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr,
+ResilientRun run_of(ResilientOptions options, int64_t* worlds = nullptr, int64_t generation = 1,
                     std::vector<std::vector<Fault>>* met_after = nullptr) {
   return {std::move(options),
-          [worlds, met_after](const WorldOptions&, const MeetAgainOptions& again) {
+          [worlds, generation, met_after](const WorldOptions&, const MeetAgainOptions& again) {
             if (worlds != nullptr) ++*worlds;
             if (met_after != nullptr) met_after->push_back(again.faults);
-            return Meeting();
+            return Meeting{World(), generation, {}};
           },
           /*is_resilient=*/true};
 }
@@ -92,9 +95,9 @@ struct Outcome {
   std::string hash;
   std::vector<int64_t> steps;
 };
-Outcome outcome(ResilientRun run, const std::vector<size_t>& loses) {
+Outcome outcome(ResilientRun run, const std::vector<size_t>& loses, bool seeds = true) {
   Outcome result;
-  run.run([](const World&) { return make(); },
+  run.run([seeds](const World&) { return make(2, seeds); },
           [&](ResilientParts& parts, int64_t step) {
             result.steps.push_back(step);
             const double loss = train(parts, step);
@@ -119,7 +122,7 @@ TEST(ResilientRun, IsALoopWithoutLosses) {
 
 TEST(ResilientRun, TellsTheNextMeetingWhatHasEndedTheWorld) {
   std::vector<std::vector<Fault>> met_after;
-  (void)outcome(run_of(eight_steps(), nullptr, &met_after), {2});
+  (void)outcome(run_of(eight_steps(), nullptr, 1, &met_after), {2});
   EXPECT_THAT(met_after, ElementsAre(std::vector<Fault>(), failure(FaultKind::kDeath).faults()));
 }
 
@@ -140,6 +143,16 @@ TEST(ResilientRun, RepeatsStepsWithTheSameBitsAndPrintsOnce) {
   const Outcome again = outcome(run_of(eight_steps(path)), {});
   EXPECT_THAT(again.steps, ElementsAre());
   EXPECT_EQ(again.hash, want);
+}
+
+TEST(ResilientRun, MakesTheSameModelAgainIfOnlyTheProgramSeeds) {
+  const auto of = [](const std::vector<size_t>& loses) {
+    torch::manual_seed(7);
+    return outcome(run_of(eight_steps()), loses, /*seeds=*/false).hash;
+  };
+  const std::string want = of({});
+  EXPECT_EQ(of({3}), want);
+  EXPECT_EQ(of({2, 5}), want);
 }
 
 TEST(ResilientRun, KeepsWhatTheUserKeeps) {
@@ -168,6 +181,41 @@ TEST(ResilientRun, KeepsWhatTheUserKeeps) {
   EXPECT_EQ(run.counts().recoveries, 1);
   // Step 3 is repeated; step 4 does not count, because it was not finished.
   EXPECT_EQ(run.counts().repeated_steps, 1);
+}
+
+TEST(ResilientRun, BeginsAnewWithWhatTheUserKeptAtFirst) {
+  std::vector<int64_t> counts;
+  bool has_lost = false;
+  int64_t count = 5;
+  run_of(eight_steps())
+      .run(
+          [&](const World&) {
+            ResilientParts parts = make();
+            parts.keep = [&] { return std::to_string(count); };
+            parts.put_back = [&](const std::string& kept) { count = std::stoll(kept); };
+            return parts;
+          },
+          [&](ResilientParts& parts, int64_t step) {
+            train(parts, step);
+            if (step == 2 && !std::exchange(has_lost, true)) throw failure(FaultKind::kDeath);
+            counts.push_back(++count);
+          });
+  EXPECT_THAT(counts, ElementsAre(6, 7, 6, 7, 8, 9, 10, 11, 12, 13));
+}
+
+// If all processes die, those that the launcher starts instead are a later world, and have nothing.
+TEST(ResilientRun, SaysThatALaterWorldBeginsAnew) {
+  for (const int64_t generation : {1, 2}) {
+    CaptureStderr();
+    (void)outcome(run_of(eight_steps(), nullptr, generation), {});
+    const std::string said = GetCapturedStderr();
+    if (generation == 1) {
+      EXPECT_EQ(said, "");
+    } else {
+      EXPECT_THAT(said, HasSubstr("begins anew: generation 2, no process has a state, and there "
+                                  "is no checkpoint; give ResilientOptions::path to have one"));
+    }
+  }
 }
 
 TEST(ResilientRun, EndsAfterLossesInARowAndOtherExceptions) {

@@ -41,18 +41,6 @@ ParameterNames names_of(GPipe& pipe) {
   return names;
 }
 
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
 // The fault of a generator's state; empty if the state is valid.
 std::string fault_of(const at::Tensor& state) {
   try {
@@ -122,6 +110,18 @@ json text_of(const Shards& files) {
 }
 
 }  // namespace
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
 
 Named state_of(GPipe& pipe) {
   Named state;

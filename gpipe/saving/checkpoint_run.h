@@ -25,6 +25,10 @@ namespace gpipe::internal {
 
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
+// The state of LibTorch's default generator on the CPU.
+at::Tensor generator_state();
+void set_generator_state(const at::Tensor& state);
+
 // Parameters and buffers, each once, under its first name.
 Named state_of(GPipe& pipe);
 

@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -114,23 +116,33 @@ class FolderSink final : public internal::CheckpointSink {
     draft_ =
         parts_.exchange("save_checkpoint: the folder", folder_ ? absolute(folder_->path()) : "")
             .front();
-    if (writes && !folder_ && !is_folder(draft_)) {
+    if (!writes || folder_) return;
+    try_to_write([&] {
+      if (is_folder(draft_)) return;
       throw_damaged(
           draft_,
           "process 0 has made this folder, but this process does not see it: the processes must "
           "see one file system");
-    }
+    });
   }
 
   std::string write(const std::string& name, const internal::Named& tensors,
                     const Metadata& metadata) override {
-    safetensors::write(draft_ + "/" + name, tensors, metadata);
-    return internal::fingerprint_of_file(draft_ + "/" + name);
+    std::string fingerprint;
+    try_to_write([&] {
+      safetensors::write(draft_ + "/" + name, tensors, metadata);
+      fingerprint = internal::fingerprint_of_file(draft_ + "/" + name);
+    });
+    return fingerprint;
   }
 
   void end(const at::Tensor& generator, const Metadata& metadata,
            const std::vector<std::string>&) override {
-    if (!folder_) return;
+    if (error_) std::rethrow_exception(error_);
+    // Without a fingerprint, the rank that was to write that file throws now.
+    const bool is_whole = std::none_of(metadata.begin(), metadata.end(),
+                                       [](const auto& each) { return each.second.empty(); });
+    if (!folder_ || !is_whole) return;
     Metadata all = metadata;
     all[internal::progress_name()] = internal::fingerprint_of_progress(metadata, generator);
     if (parts_.size > 1) write_index(*folder_, parts_.size);
@@ -139,8 +151,21 @@ class FolderSink final : public internal::CheckpointSink {
   }
 
  private:
+  // Keeps what `write` throws for end(), behind the next exchange. If a process is lost, rank 0
+  // removes the draft, so that others fail to write into it. Then that exchange throws the loss.
+  template <typename Write>
+  void try_to_write(const Write& write) {
+    if (error_) return;
+    try {
+      write();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
   const internal::ModelParts& parts_;
   const std::string path_;
+  std::exception_ptr error_;  // why this process could not write its files
   std::optional<internal::DraftFolder> folder_;
   std::string draft_;  // the absolute path of the draft, the same in all processes
 };

@@ -2,6 +2,7 @@
 // processes can read them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -36,6 +37,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Say = WorldRanks::Say;
 
@@ -506,6 +508,49 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   both("when it was saved");
   both("went well");
   ranks.expect_ends();
+}
+
+// Lets this process write no more bytes into a file than a header has. What writes more gets an
+// error, or is killed (`dies`).
+void limit_files(bool dies) {
+  (void)signal(SIGXFSZ, dies ? SIG_DFL : SIG_IGN);
+  const rlimit bytes{100, 100}, no_core{0, 0};
+  setrlimit(RLIMIT_FSIZE, &bytes);
+  setrlimit(RLIMIT_CORE, &no_core);
+}
+
+// What each rank throws while the last ones of three cannot write their files.
+std::vector<std::string> outcomes_of_limits(int64_t who_fails, int64_t who_dies) {
+  const std::string path = new_path();
+  WorldRanks ranks(3, [&](const World& world, const Say& say) {
+    GPipe pipe = pipeline(world, {2, 1, 1});
+    auto optimizer = adam(pipe);
+    train(pipe, optimizer, 0, 1);
+    if (world.rank() == who_fails || world.rank() == who_dies) {
+      limit_files(world.rank() == who_dies);
+    }
+    say(outcome([&] { save_checkpoint(pipe, optimizer, {1, 6, {}}, path); }));
+  });
+  std::vector<std::string> lines = ranks.lines();
+  EXPECT_FALSE(has_checkpoint(path));
+  return lines;
+}
+
+// When rank 0 learns that a rank was lost, it removes the draft, so the others may fail to write.
+// All must throw why.
+TEST(WorldCheckpoint, ARankThatCannotWriteThrowsTheLossOfAnother) {
+  const std::vector<std::string> lines = outcomes_of_limits(/*who_fails=*/1, /*who_dies=*/2);
+  EXPECT_THAT(lines[0], AllOf(StartsWith("failure: rank 2"), Not(HasSubstr("cannot write"))));
+  EXPECT_EQ(lines[1], lines[0]);
+  EXPECT_EQ(lines[2], "ended");
+}
+
+TEST(WorldCheckpoint, ARankThatCannotWriteSaysSo) {
+  const std::vector<std::string> lines = outcomes_of_limits(/*who_fails=*/1, /*who_dies=*/-1);
+  EXPECT_THAT(lines[0], StartsWith("failure: rank 1"));
+  EXPECT_THAT(lines[0], HasSubstr("cannot write"));
+  EXPECT_THAT(lines[1], StartsWith("exception: cannot write"));
+  EXPECT_EQ(lines[2], lines[0]);
 }
 
 // A process is killed while both save again and again. The other one must learn that, and the

@@ -134,7 +134,8 @@ class Run {
     report();
     finish_outputs();
     const bool lost = tell_of_lost_output();
-    return first_failure_ == nullptr ? (lost ? 1 : 0) : exit_code_of(*first_failure_->status);
+    if (first_failure_ != nullptr) return exit_code_of(*first_failure_->status);
+    return lost_at_end_ != 0 ? lost_at_end_ : lost ? 1 : 0;
   }
 
  private:
@@ -468,7 +469,8 @@ class Run {
     }
     const bool failed = exit_code_of(status) != 0;
     const bool survivable = is_survivable(rank, status);
-    if (!failed && meeting_.is_member(rank.number)) has_ended_well_.insert(rank.number);
+    const bool is_member = meeting_.is_member(rank.number);
+    if (!failed && is_member) has_ended_well_.insert(rank.number);
     meeting_.ended(rank.number);
     if (!failed && first_failure_ == nullptr) {
       ended_well_before_.push_back(rank.number);
@@ -480,7 +482,13 @@ class Run {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !killed_) {
       text += "; not by this launcher: by somebody else, or by the system because memory ran out";
     }
-    if (survivable && go_on_without(rank, text)) return end_left_over();
+    if (survivable && go_on_without(rank, text)) {
+      // Others of its world are done, so nobody does again what it has not done.
+      if (is_member && !has_ended_well_.empty() && lost_at_end_ == 0) {
+        lost_at_end_ = exit_code_of(status);
+      }
+      return end_left_over();
+    }
     if (first_failure_ == nullptr) {
       if (is_early_death(status)) {
         text +=
@@ -699,6 +707,7 @@ class Run {
   int64_t restarts_ = 0;              // how many processes were started again
   std::set<int64_t> has_ended_well_;  // ranks of the last world that ended with 0
   bool ends_left_over_ = false;       // SIGTERM was sent by end_left_over()
+  int lost_at_end_ = 0;  // the exit code of a rank of that world that was lost after those
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   std::optional<Clock::time_point> look_for_stopped_at_;

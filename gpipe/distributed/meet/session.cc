@@ -31,8 +31,13 @@ using Time = std::chrono::steady_clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
 // How long a group may take to connect. It is short, because all ranks exist and wait when a group
-// begins to connect.
-constexpr std::chrono::seconds kGroupLimit{20};
+// begins to connect. It is longer than the limit of silence, so that a rank that hangs is noticed
+// by its silence and is not taken for one that threw.
+Milliseconds group_limit(const SessionOptions& options) {
+  const Milliseconds silence =
+      std::min<Milliseconds>(options.silence_limit, std::chrono::hours(24));
+  return std::max<Milliseconds>(std::chrono::seconds(20), silence + std::chrono::seconds(5));
+}
 // How much longer than its limit a rank waits for the store's answer to a question that it asked in
 // time.
 constexpr std::chrono::seconds kAnswerLimit{1};
@@ -504,9 +509,10 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
       errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
                       unique = "group/" + std::to_string(groups_epoch_) + "/" +
                                std::to_string(groups_++) + "/" + name,
-                      rank = rank(), size = size(), address = addresses_.own, is_given_up] {
-        const auto store = connect_store(host, port, prefix, kGroupLimit);
-        return distributed::connect_group(*store, unique, rank, size, address, kGroupLimit,
+                      rank = rank(), size = size(), address = addresses_.own,
+                      limit = group_limit(options_), is_given_up] {
+        const auto store = connect_store(host, port, prefix, limit);
+        return distributed::connect_group(*store, unique, rank, size, address, limit,
                                           [is_given_up] { return is_given_up->load(); });
       });
   while (group.wait_for(Milliseconds(1)) != std::future_status::ready) {
