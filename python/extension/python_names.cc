@@ -89,11 +89,6 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
     {"Use the plain model for them (sequential())", "Use nn.Sequential(*pipe) for them"},
     {"Trace the plain model (sequential())", "Trace nn.Sequential(*pipe)"},
     {"torch::jit::tracer::trace", "torch.jit.trace"},
-    {" (at::autocast::set_autocast_cache_enabled(true))", ""},
-    {"leave it off in the layer's guard, as docs/guide/12-mixed-precision.md does",
-     "torch.autocast takes over whether it is on when the object is made, so a decorator, or an "
-     "object made outside of the call, switches it on again. Write `with torch.autocast(...)` in "
-     "forward, or give it cache_enabled=False"},
     // Planning.
     {" (#include \"balance/balance.h\")", ""},
     {"while a gpipe::MetaScope lives (meta/meta_scope.h)", "under `with torch.device('meta')`"},

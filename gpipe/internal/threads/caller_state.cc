@@ -29,11 +29,15 @@ at::Tensor cast(c10::DispatchKeySet keys, const at::Tensor& self,
   const InterceptionPause pause;
   TORCH_CHECK(
       cache_off_scopes == 0 || !at::autocast::is_autocast_cache_enabled() || !would_be_kept(self),
+      // Python users see this text as it is, because LibTorch's operator throws it into their
+      // layer.
       "autocast's cache of cast weights is switched on in a layer or a loss function "
-      "(at::autocast::set_autocast_cache_enabled(true)). The cache belongs to the process: stages "
-      "would take and drop each other's casts, and gradients would depend on timing. A pipeline "
-      "switches it off; leave it off in the layer's guard, as docs/guide/12-mixed-precision.md "
-      "does");
+      "(at::autocast::set_autocast_cache_enabled(true); in Python, a torch.autocast that decorates "
+      "a function, or is made outside of it). The cache belongs to the process: stages would take "
+      "and drop each other's casts, and gradients would depend on timing. A pipeline switches it "
+      "off; leave it off in the layer's guard, as docs/guide/12-mixed-precision.md does (in "
+      "Python, "
+      "write `with torch.autocast(...)` in forward, or give it cache_enabled=False)");
   return at::_ops::_to_copy::redispatch(after_interception(keys), self, type, layout, device,
                                         pin_memory, non_blocking, memory_format);
 }
