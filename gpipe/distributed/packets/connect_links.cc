@@ -117,17 +117,16 @@ std::string LinkPools::next_name(const std::vector<int64_t>& ranks) {
 
 DeviceLinks& LinkPools::pool(const Key& key, c10::Device device) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<DeviceLinks>& pool = pools_[key];
-  if (pool == nullptr) {
-    pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
-      try {
-        fail(what);
-      } catch (const std::exception&) {  // the call in progress throws this, too
-      }
-    });
-    if (is_aborted_) pool->abort();
-  }
-  return *pool;
+  const auto found = pools_.find(key);
+  if (found != pools_.end()) return *found->second;
+  auto pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
+    try {
+      fail(what);
+    } catch (const std::exception&) {  // the call in progress throws this, too
+    }
+  });
+  if (is_aborted_) pool->abort();
+  return *pools_.emplace(key, std::move(pool)).first->second;
 }
 
 void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,

@@ -67,9 +67,9 @@ class LinkKind {
   virtual std::optional<c10::Stream> new_stream(c10::Device /*device*/) const {
     return std::nullopt;
   }
-  // Destroys a stream that new_stream() made. Nothing is put on it afterwards; what was put on it
-  // before need not be done.
-  virtual void destroy_stream(const c10::Stream& /*stream*/) const noexcept {}
+  // Takes back a stream that new_stream() gave, for a later link. What was put on it need not be
+  // done.
+  virtual void give_back_stream(const c10::Stream& /*stream*/) const noexcept {}
   // Begins to connect, and does not wait for the other end.
   virtual std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
                                               c10::Device device) const = 0;

@@ -1,5 +1,6 @@
 #include "gpipe/distributed/packets/device_links.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -67,7 +68,7 @@ void give_back_stream(const LinkKind& kind, const c10::Stream& stream) {
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
   const auto place = std::find(streams.taken.begin(), streams.taken.end(), stream);
-  if (place == streams.taken.end()) return kind.destroy_stream(stream);
+  if (place == streams.taken.end()) return kind.give_back_stream(stream);
   streams.taken.erase(place);
   internal::give_back_stream_for_recordings(stream);
 }
@@ -258,6 +259,8 @@ void DeviceLinks::watch() {
 void DeviceLinks::abort(const Line& line) const noexcept {
   const auto limit = std::chrono::steady_clock::now() + kSettleLimit;
   try {
+    // Without this guard CUDA would make a context on GPU 0, because this thread has used no GPU.
+    const c10::DeviceGuard guard(device_);
     while (line.settled != nullptr && !line.settled->query() &&
            std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));

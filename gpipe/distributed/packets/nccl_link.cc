@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -110,14 +111,12 @@ constexpr std::chrono::seconds kEndLimit{2};
 // The functions of CUDA that are used, from the library that LibTorch has loaded, as for NCCL.
 struct Cuda {
   decltype(&cudaStreamCreateWithPriority) create_stream = nullptr;
-  decltype(&cudaStreamDestroy) destroy_stream = nullptr;
   decltype(&cudaGetLastError) take_last_error = nullptr;
   decltype(&cudaGetErrorString) get_error_string = nullptr;
   bool is_whole = false;
 
   Cuda() {
     is_whole = find(create_stream, "cudaStreamCreateWithPriority") &&
-               find(destroy_stream, "cudaStreamDestroy") &&
                find(take_last_error, "cudaGetLastError") &&
                find(get_error_string, "cudaGetErrorString");
   }
@@ -136,36 +135,54 @@ struct Cuda {
   }
 };
 
-// A stream of our own, because LibTorch gives the streams of its pool to users, too. A user's
-// stream that waits for another process's message would hold up the stage that this message waits
-// for. As LibTorch's, it does not wait for the default stream, and has the usual priority.
-c10::Stream make_stream(c10::Device device) {
-  const Cuda& cuda = Cuda::get();
-  if (!cuda.is_whole) {
-    throw std::runtime_error("no stream for a link: this LibTorch has not loaded libcudart");
+// Streams of our own, because LibTorch gives the streams of its pool to users, too. A user's stream
+// that waits for another process's message would hold up the stage that this message waits for. As
+// LibTorch's, they do not wait for the default stream, and have the usual priority.
+//
+// They are never destroyed: LibTorch's allocator keeps the stream on which memory was allocated,
+// and uses it when the memory is freed, which may be after the link's end.
+class Streams {
+ public:
+  static Streams& get() {
+    static Streams* const instance = new Streams;
+    return *instance;
   }
-  const c10::DeviceGuard guard(device);
-  cudaStream_t stream = nullptr;
-  const cudaError_t result = cuda.create_stream(&stream, cudaStreamNonBlocking, /*priority=*/0);
-  if (result != cudaSuccess) {
-    (void)cuda.take_last_error();  // clears it, so that no later call reports it
-    throw std::runtime_error(std::string("CUDA: no stream for a link: ") +
-                             cuda.get_error_string(result));
-  }
-  return c10::cuda::getStreamFromExternal(stream, device.index()).unwrap();
-}
 
-// CUDA destroys the stream when its work is done.
-void end_stream(const c10::Stream& stream) noexcept {
-  try {
-    const Cuda& cuda = Cuda::get();
-    const c10::DeviceGuard guard(stream.device());
-    if (cuda.destroy_stream(c10::cuda::CUDAStream(stream).stream()) != cudaSuccess) {
-      (void)cuda.take_last_error();
-    }
-  } catch (const std::exception&) {  // the device is broken
+  // Throws std::runtime_error if there is none.
+  c10::Stream take(c10::Device device) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<c10::Stream>& free = free_[device.index()];
+    if (free.empty()) return make(device);
+    const c10::Stream stream = free.back();
+    free.pop_back();
+    return stream;
   }
-}
+
+  void give_back(const c10::Stream& stream) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_[stream.device_index()].push_back(stream);
+  }
+
+ private:
+  static c10::Stream make(c10::Device device) {
+    const Cuda& cuda = Cuda::get();
+    if (!cuda.is_whole) {
+      throw std::runtime_error("no stream for a link: this LibTorch has not loaded libcudart");
+    }
+    const c10::DeviceGuard guard(device);
+    cudaStream_t stream = nullptr;
+    const cudaError_t result = cuda.create_stream(&stream, cudaStreamNonBlocking, /*priority=*/0);
+    if (result != cudaSuccess) {
+      (void)cuda.take_last_error();  // clears it, so that no later call reports it
+      throw std::runtime_error(std::string("CUDA: no stream for a link: ") +
+                               cuda.get_error_string(result));
+    }
+    return c10::cuda::getStreamFromExternal(stream, device.index()).unwrap();
+  }
+
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, std::vector<c10::Stream>> free_;
+};
 
 class NcclLink final : public DeviceLink {
  public:
@@ -195,7 +212,7 @@ class NcclLink final : public DeviceLink {
       if (comm_ != nullptr) end();
     } catch (const std::exception&) {  // the device is broken
     }
-    if (first_) end_stream(first_->stream);
+    if (first_) Streams::get().give_back(first_->stream);
   }
 
   bool is_connected() override {
@@ -262,13 +279,13 @@ class NcclLink final : public DeviceLink {
   // Puts a message of one byte on a stream of its own. Does not wait.
   First first_message() {
     const c10::DeviceGuard guard(device_);
-    First first{at::Tensor(), make_stream(device_)};
+    First first{at::Tensor(), Streams::get().take(device_)};
     try {
       const c10::StreamGuard on(first.stream);
       first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
       put({first.byte}, first.stream);
     } catch (...) {
-      end_stream(first.stream);
+      Streams::get().give_back(first.stream);
       throw;
     }
     return first;
@@ -369,9 +386,11 @@ class NcclLinks final : public LinkKind {
     return std::string(id.internal, sizeof id.internal);
   }
   std::optional<c10::Stream> new_stream(c10::Device device) const override {
-    return make_stream(device);
+    return Streams::get().take(device);
   }
-  void destroy_stream(const c10::Stream& stream) const noexcept override { end_stream(stream); }
+  void give_back_stream(const c10::Stream& stream) const noexcept override {
+    Streams::get().give_back(stream);
+  }
   std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
                                       c10::Device device) const override {
     return std::make_unique<NcclLink>(id, end, device);
