@@ -102,8 +102,10 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
     throw;
   } catch (const distributed::MeetingIsUnreachable&) {
     throw;
-  } catch (const distributed::DistributedFailure&) {
-    throw;  // all other processes throw it, too
+  } catch (const distributed::DistributedFailure& failure) {
+    // A process that is told that the world is void throws, which the others may hear first.
+    if (only_threw(failure)) client.wait_for_void(milliseconds(500));
+    throw;
   } catch (const distributed::Disagreement&) {
     throw;  // all other processes throw it, too
   } catch (const std::exception&) {

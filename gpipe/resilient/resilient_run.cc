@@ -228,11 +228,11 @@ void ResilientRun::meet_others() {
     enter("meet");
     const Meeting meeting = meet_(options_.world, again);
     world_ = meeting.world;
-    generation_ = meeting.generation;
+    if (again.multiple_of == 1) generation_ = meeting.generation;
     const auto rank = static_cast<std::size_t>(world_.rank());
-    // A process that was left over has old copies, and has missed what was printed since.
+    // A process that was left over has missed what was printed since. It may hold the only copy of
+    // a state.
     if (rank < meeting.came_from.size() && meeting.came_from[rank] < 0) {
-      held_.clear();
       printed_ = Place();
       was_rank_0_ = false;
     }

@@ -162,7 +162,7 @@ class ResilientRun {
   const Meet meet_;
   const bool is_resilient_;
   World world_;
-  int64_t generation_ = 0;  // of `world_`
+  int64_t generation_ = 0;  // of `world_`, or of the one in which some were left over
   ResilientParts parts_;
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.

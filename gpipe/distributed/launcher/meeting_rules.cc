@@ -34,6 +34,7 @@ void MeetingRules::ended(int64_t number) {
   living_.erase(number);
   not_waited_for_.erase(number);
   members_left_.erase(number);
+  left_over_.erase(number);
   gave_up(number);
 }
 
@@ -47,6 +48,7 @@ void MeetingRules::does_not_come(int64_t number) {
 }
 
 void MeetingRules::ask(int64_t number, int64_t former, const Question& question, Time) {
+  if (left_over_.count(number) != 0) former = 0;
   if (former != 0 && former < agreed_) {
     answers_.push_back({number,
                         kOver,
@@ -73,10 +75,11 @@ void MeetingRules::arrived(int64_t number, int64_t generation) {
   in_vain_ = 0;
   members_ = planned_->members;
   members_left_ = {members_.begin(), members_.end()};
-  // A survivor that is left over becomes a newcomer, which waits for the next world.
+  // A survivor that is left over becomes a newcomer, which waits for the next world. It may have to
+  // ask for that one again, and always tells the world in which it was last.
+  for (const int64_t member : members_) left_over_.erase(member);
   for (const int64_t other : planned_->left_over) {
-    const auto asking = asking_.find(other);
-    if (asking != asking_.end()) asking->second.former = 0;
+    if (living_.count(other) != 0) left_over_.insert(other);
   }
   planned_.reset();
   for (const int64_t member : members_) answers_.push_back({member, kGo, generation, "", 0, {}});
@@ -186,9 +189,14 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
 void MeetingRules::plan(Time now) {
   Planned next;
   std::vector<int64_t> came_from;
+  // If a process was lost since the last world, nobody is left over: one of those that are here may
+  // hold what only the lost one had, beside it.
   int64_t multiple = 1;
-  for (const auto& [number, asking] : asking_) {
-    if (is_survivor(number)) multiple = std::max(multiple, asking.question.multiple_of);
+  if (std::all_of(members_.begin(), members_.end(),
+                  [&](int64_t member) { return is_survivor(member); })) {
+    for (const int64_t member : members_) {
+      multiple = std::max(multiple, asking_.at(member).question.multiple_of);
+    }
   }
   int64_t size = std::min(static_cast<int64_t>(asking_.size()), most_);
   if (size > multiple) size -= size % multiple;

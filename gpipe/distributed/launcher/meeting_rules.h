@@ -92,6 +92,7 @@ class MeetingRules {
   int64_t agreed_ = 0;                 // the generation of the world that exists; 0: none
   std::vector<int64_t> members_;       // the processes of the world that exists, by rank
   std::set<int64_t> members_left_;     // the processes of that world that have not ended since
+  std::set<int64_t> left_over_;        // survivors that became newcomers, and wait or ask again
   std::optional<Time> meeting_began_;  // set while some processes wait for others
   std::optional<Time> meeting_ends_;   // when the first of these waits ends
   std::optional<Planned> planned_;

@@ -222,23 +222,39 @@ TEST(MeetingRules, SparesTakeThePlacesOfTheDead) {
 }
 
 TEST(MeetingRules, SurvivorsThatAreLeftOverWaitAsSpares) {
-  Played run(4);
-  run.meet({0, 1, 2, 3}, 0, 1);
-  run.rules.ended(0);
-  for (const int64_t number : {1, 2, 3}) run.ask(number, 1, {}, 2);
-  EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 2", "2: world 2 as 1 from 1 2"));
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+  run.rules.arrived(0, 2);
   run.rules.arrived(1, 2);
-  run.rules.arrived(2, 2);
-  EXPECT_THAT(run.told(), ElementsAre("1: go 2", "2: go 2"));
-  EXPECT_FALSE(run.rules.is_member(3));
-  // Process 3 has asked already. It is a newcomer, and its multiple does not count any more.
-  run.rules.ended(1);
-  run.rules.started(1);
-  run.ask(2, 2);
-  run.ask(1, 0);
+  EXPECT_THAT(run.told(), ElementsAre("0: go 2", "1: go 2"));
+  EXPECT_FALSE(run.rules.is_member(2));
+  // Process 2 has asked already. It is a newcomer, and its multiple does not count any more.
+  run.rules.ended(0);
+  run.rules.started(0);
+  run.ask(1, 2);
+  run.ask(0, 0);
   EXPECT_THAT(run.told(),
-              ElementsAre("2: world 3 as 0 from 1 -1 -1", "1: world 3 as 1 from 1 -1 -1",
-                          "3: world 3 as 2 from 1 -1 -1"));
+              ElementsAre("1: world 3 as 0 from 1 -1 -1", "0: world 3 as 1 from 1 -1 -1",
+                          "2: world 3 as 2 from 1 -1 -1"));
+}
+
+// Process 2 always tells the world in which it was last.
+TEST(MeetingRules, OneThatWasLeftOverMayAskAgain) {
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 2);
+  run.rules.arrived(0, 2);
+  run.rules.arrived(1, 2);
+  (void)run.told();
+  run.rules.ended(0);
+  run.ask(1, 2);
+  EXPECT_THAT(run.told(), ElementsAre("1: world 3 as 0 from 1 -1", "2: world 3 as 1 from 1 -1"));
+  run.rules.ended(1);
+  EXPECT_THAT(run.told(), ElementsAre("2: void 3"));
+  run.ask(2, 1);
+  EXPECT_THAT(run.told(), ElementsAre("2: world 4 as 0 from -1"));
 }
 
 TEST(MeetingRules, IfTheWorldIsVoidOneThatIsLeftOverMayStillBeInTheNext) {
@@ -252,11 +268,19 @@ TEST(MeetingRules, IfTheWorldIsVoidOneThatIsLeftOverMayStillBeInTheNext) {
   EXPECT_THAT(run.told(), ElementsAre("1: world 3 as 0 from 1 2", "2: world 3 as 1 from 1 2"));
 }
 
-TEST(MeetingRules, FewerThanTheMultipleAllGoOn) {
+// What the lost process has given to another one may be there only, so all of them meet once more.
+TEST(MeetingRules, AfterALossNobodyIsLeftOver) {
   Played run(4);
   run.meet({0, 1, 2, 3}, 0, 1);
-  run.rules.ended(2);
-  for (const int64_t number : {0, 1, 3}) run.ask(number, 1, {}, 4);
+  run.rules.ended(0);
+  for (const int64_t number : {1, 2, 3}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), SizeIs(3));
+}
+
+TEST(MeetingRules, FewerThanTheMultipleAllGoOn) {
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 4);
   EXPECT_THAT(run.told(), SizeIs(3));
 }
 
