@@ -54,8 +54,6 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
     {"StepOptions has both reduction(kSum) and a weight",
      "reduction='sum' and a weight were given"},
     {"(see StepOptions::reduction)", "(reduction=)"},
-    {"kSum", "sum"},
-    {"kMean", "mean"},
     {"take at::real() or at::abs() of it", "take .real or .abs() of it"},
     {"torch::NoGradGuard", "torch.no_grad()"},
     {"torch::InferenceMode", "torch.inference_mode()"},
@@ -122,6 +120,8 @@ const std::vector<Pattern>& patterns() {
       {std::regex("\\bWorldOptions::(\\w+)"), "$1= of World.from_environment"},
       {std::regex("\\b(?:StepOptions\\(\\)\\.|\\w+Options::)(\\w+)\\(true\\)"), "$1=True"},
       {std::regex("\\b(?:\\w+Options|Progress)::(\\w+)"), "$1="},
+      {std::regex("\\bkSum\\b"), "sum"},
+      {std::regex("\\bkMean\\b"), "mean"},
       {std::regex("\\btorch::nn::"), "nn."},
       // torch::optim::Adam is what a checkpoint of C++ says of its optimizer.
       {std::regex("\\b(?:at|c10|torch)::(?!optim::)"), "torch."},

@@ -174,12 +174,16 @@ class Pipelined(nn.Module):
         pipeline = self._current()
         output = pipeline.forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
-            if tensor is not None and tensor.grad_fn is not None:
-                # The backward begins in C++, and needs the layers' modes as they are then. The hook
-                # also keeps the pipeline alive, which the backward needs even if nothing else
-                # refers to it any more.
-                tensor.grad_fn.register_prehook(lambda gradients: pipeline.update_known())
-                break
+            if tensor is None or tensor.grad_fn is None:
+                continue
+            # The backward begins in C++, and needs the layers' modes as they are then. The hook
+            # also keeps the pipeline alive, which the backward needs even if nothing else refers
+            # to it any more. The node behind the output's runs on the caller's thread on all
+            # devices, so no thread of the engine waits there for another call.
+            for node, _ in tensor.grad_fn.next_functions:
+                if node is not None and node.name() == "GPipeBackward":
+                    node.register_prehook(lambda gradients: pipeline.update_known())
+                    return output
         return output
 
     def step(

@@ -222,6 +222,7 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("aten::add_", "Scalar")
           .typed<at::Tensor&(at::Tensor&, const at::Scalar&, const at::Scalar&)>();
+  const InterceptionPause pause;  // LibTorch calls add_.Tensor
   return op.redispatch(after_interception(keys), self, other, alpha);
 }
 
@@ -229,7 +230,8 @@ at::Tensor& add_scalar(c10::DispatchKeySet keys, at::Tensor& self, const at::Sca
 at::Tensor& add_number(c10::DispatchKeySet keys, at::Tensor& self, const at::Tensor& other,
                        const at::Scalar& alpha) {
   RunningStatisticsScope* const scope = RunningStatisticsScope::current();
-  if (scope != nullptr && other.unsafeGetTensorImpl()->is_wrapped_number() && alpha.equal(1)) {
+  if (scope != nullptr && other.unsafeGetTensorImpl()->is_wrapped_number() && alpha.equal(1) &&
+      scope->is_counter(self)) {
     const InterceptionPause pause;
     if (scope->takes_count(self, other.item())) return self;
   }
@@ -292,6 +294,10 @@ void RunningStatisticsScope::enter_layer(int64_t layer) {
 
 RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope; }
 
+bool RunningStatisticsScope::is_counter(const at::Tensor& tensor) const {
+  return tracked_.counter(tensor) != nullptr;
+}
+
 bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
   const TrackedStatistics::Counter* known = tracked_.counter(counter);
   if (known == nullptr) return false;
@@ -304,7 +310,9 @@ bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::S
   updated_.push_back(counter.unsafeGetTensorImpl());
   if (at_once && policy_ == RunningStatistics::kUpdate) return false;
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
-  waiting_.push_back({counter.unsafeGetTensorImpl(), by.to<int64_t>()});
+  read_ = Read{counter.unsafeGetTensorImpl(), 0};
+  // If it was counted at once in the forward, a recompute finds the addition in the counter.
+  if (!at_once) waiting_.push_back({counter.unsafeGetTensorImpl(), by.to<int64_t>()});
   return true;
 }
 
@@ -314,8 +322,9 @@ at::Scalar RunningStatisticsScope::read(const at::Tensor& counter, const at::Sca
     if (waiting.counter == counter.unsafeGetTensorImpl()) by += waiting.by;
   }
   if (by == 0 || !value.isIntegral(/*includeBool=*/false)) return value;
-  read_ = value.to<int64_t>() + by;
-  return read_;
+  const int64_t read = value.to<int64_t>() + by;
+  if (read_.counter == counter.unsafeGetTensorImpl()) read_.value = read;
+  return read;
 }
 
 bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
@@ -348,7 +357,9 @@ bool RunningStatisticsScope::has_updated(const at::Tensor& tensor) const {
 }
 
 void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {
-  const bool cumulative = read_ > 0 && statistics.momentum == 1.0 / static_cast<double>(read_);
+  const Read read = std::exchange(read_, Read());
+  const bool cumulative =
+      read.value > 0 && statistics.momentum == 1.0 / static_cast<double>(read.value);
   log_->update(place_, std::move(statistics), cumulative);
 }
 

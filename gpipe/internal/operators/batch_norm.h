@@ -67,6 +67,8 @@ class RunningStatisticsScope {
   // The following functions are called by the intercepted operators. current() is null outside a
   // scope.
   static RunningStatisticsScope* current();
+  // Whether it is the counter of mini-batches of a layer's.
+  bool is_counter(const at::Tensor& tensor) const;
   // Whether the addition to `counter` must not be made now.
   bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
   // The value of `counter` with the additions of this scope that are not made now.
@@ -100,7 +102,12 @@ class RunningStatisticsScope {
     int64_t by;
   };
   std::vector<Waiting> waiting_;
-  int64_t read_ = 0;  // what read() has given last, of a counter that waits
+  // The counter that was counted last, and what read() has given of it; 0: nothing.
+  struct Read {
+    const c10::TensorImpl* counter = nullptr;
+    int64_t value = 0;
+  };
+  Read read_;
   struct Loan {
     at::Tensor running;
     at::Tensor copy;
