@@ -474,6 +474,52 @@ def test_deferred_batch_norm_is_that_of_whole_mini_batches(checkpoint, momentum)
             assert torch.allclose(norm.running_var, plain[1].running_var, atol=1e-6)
 
 
+class TwoNorms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cumulative = nn.BatchNorm1d(8, momentum=None)
+        self.half = nn.BatchNorm1d(8, momentum=0.5)
+        self.half.num_batches_tracked.fill_(1000)
+
+    def forward(self, input):
+        return self.cumulative(input) + self.half(input)
+
+
+def test_a_momentum_of_one_half_is_none_of_two_mini_batches():
+    model = TwoNorms()
+    plain = copy.deepcopy(model)
+    pipe = GPipe(nn.Sequential(model), [1], chunks=4, deferred_batch_norm=True)
+    for _ in range(3):
+        input = torch.randn(8, 8)
+        plain(input)
+        pipe(input)
+    for norm, other in ((model.cumulative, plain.cumulative), (model.half, plain.half)):
+        assert torch.equal(norm.num_batches_tracked, other.num_batches_tracked)
+        assert torch.allclose(norm.running_mean, other.running_mean, atol=1e-6)
+
+
+class DividesByCount(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, input):
+        output = self.norm(input)
+        return output / self.norm.num_batches_tracked.item()
+
+
+def test_a_recompute_reads_the_counter_of_its_forward():
+    model = nn.Sequential(DividesByCount(), nn.Linear(8, 8))
+    plain = copy.deepcopy(model)
+    pipe = GPipe(model, [1, 1], chunks=1, checkpoint="always")
+    for _ in range(2):
+        input = torch.randn(8, 8)
+        plain(input).pow(2).sum().backward()
+        pipe(input).pow(2).sum().backward()
+    for parameter, other in zip(model.parameters(), plain.parameters()):
+        assert torch.equal(parameter.grad, other.grad)
+
+
 def test_deferred_batch_norm_of_a_failed_call_has_not_counted():
     model = nn.Sequential(nn.BatchNorm1d(8, momentum=None), Raises())
     pipe = GPipe(model, [1, 1], chunks=2, deferred_batch_norm=True)
