@@ -478,11 +478,11 @@ class TwoNorms(nn.Module):
     def __init__(self):
         super().__init__()
         self.cumulative = nn.BatchNorm1d(8, momentum=None)
-        self.half = nn.BatchNorm1d(8, momentum=0.5)
-        self.half.num_batches_tracked.fill_(1000)
+        self.fixed = nn.BatchNorm1d(8, momentum=0.5)
+        self.fixed.num_batches_tracked.fill_(1000)
 
     def forward(self, input):
-        return self.cumulative(input) + self.half(input)
+        return self.cumulative(input) + self.fixed(input)
 
 
 def test_a_momentum_of_one_half_is_none_of_two_mini_batches():
@@ -493,7 +493,7 @@ def test_a_momentum_of_one_half_is_none_of_two_mini_batches():
         input = torch.randn(8, 8)
         plain(input)
         pipe(input)
-    for norm, other in ((model.cumulative, plain.cumulative), (model.half, plain.half)):
+    for norm, other in ((model.cumulative, plain.cumulative), (model.fixed, plain.fixed)):
         assert torch.equal(norm.num_batches_tracked, other.num_batches_tracked)
         assert torch.allclose(norm.running_mean, other.running_mean, atol=1e-6)
 
