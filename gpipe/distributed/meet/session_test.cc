@@ -442,7 +442,8 @@ TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
         }
       };
       auto session = connect();
-      session->connect_group("tensors");
+      // The group must live until all ranks have connected it.
+      const auto group = session->connect_group("tensors");
       session->control().agree("end", "");
       say("well");
       // A launcher ends the other processes before it starts all of them again.
