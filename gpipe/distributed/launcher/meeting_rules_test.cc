@@ -245,6 +245,7 @@ TEST(MeetingRules, OneThatWasLeftOverMayAskAgain) {
   Played run(3);
   run.meet({0, 1, 2}, 0, 1);
   for (const int64_t number : {0, 1, 2}) run.ask(number, 1, {}, 2);
+  EXPECT_THAT(run.told(), SizeIs(2));
   run.rules.arrived(0, 2);
   run.rules.arrived(1, 2);
   (void)run.told();
