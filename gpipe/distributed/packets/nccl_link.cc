@@ -37,6 +37,14 @@ namespace {
 
 #if GPIPE_HAS_NCCL
 
+// Sets `function` to the function of a library with that name; null and false if it has none.
+template <typename Function>
+bool look_up(void* library, const char* name, Function& function) {
+  void* const found = dlsym(library, name);
+  std::memcpy(&function, &found, sizeof found);
+  return found != nullptr;
+}
+
 // The functions of NCCL that are used. They are looked up in the library that LibTorch has loaded:
 // if we linked with libnccl, each program over processes would have to find that library.
 struct Nccl {
@@ -61,9 +69,7 @@ struct Nccl {
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) library = RTLD_DEFAULT;
     const auto find = [&](auto& function, const char* name) {
-      void* found = dlsym(library, name);
-      if (found == nullptr && missing.empty()) missing = name;
-      std::memcpy(&function, &found, sizeof found);
+      if (!look_up(library, name, function) && missing.empty()) missing = name;
     };
     find(get_version, "ncclGetVersion");
     find(get_error_string, "ncclGetErrorString");
@@ -116,22 +122,14 @@ struct Cuda {
   bool is_whole = false;
 
   Cuda() {
-    is_whole = find(create_stream, "cudaStreamCreateWithPriority") &&
-               find(take_last_error, "cudaGetLastError") &&
-               find(get_error_string, "cudaGetErrorString");
+    is_whole = look_up(RTLD_DEFAULT, "cudaStreamCreateWithPriority", create_stream) &&
+               look_up(RTLD_DEFAULT, "cudaGetLastError", take_last_error) &&
+               look_up(RTLD_DEFAULT, "cudaGetErrorString", get_error_string);
   }
 
   static const Cuda& get() {
     static const Cuda* const instance = new Cuda;  // never destroyed, as Nccl
     return *instance;
-  }
-
- private:
-  template <typename Function>
-  static bool find(Function& function, const char* name) {
-    void* const found = dlsym(RTLD_DEFAULT, name);
-    std::memcpy(&function, &found, sizeof found);
-    return found != nullptr;
   }
 };
 
