@@ -70,8 +70,7 @@ struct MeetAgainOptions {
 //
 // Throws WorldIsOver; std::logic_error if the former World still lives, or if nobody keeps a
 // meeting place; DistributedFailure if processes that live fail to connect, three times in a row;
-// otherwise what World::from_environment() throws, except for the death of a
-// process.
+// otherwise what World::from_environment() throws, except for the death of a process.
 Meeting meet(const WorldOptions& options = {}, const MeetAgainOptions& again = {});
 
 // Whether meet() can be called again after a death: the launcher keeps a meeting place.

@@ -51,8 +51,8 @@ struct LaunchOptions {
 // If the program has asked for the meeting place (meeting_place.h), a signal that ends a process
 // does not end the run: the process is started again, or the others go on without it. An exit code
 // or SIGABRT, which the program chose, ends the run as otherwise. If nobody has asked, the process
-// is started again if `restarts` allows it; otherwise its end ends the run. If others have ended
-// with 0 already, the result is that process's exit code.
+// is started again if `restarts` allows it; otherwise its end ends the run. If a process is lost
+// when others of its world have ended with 0, the result is the exit code of the lost process.
 //
 // Guarantees: none of the processes outlives this one, however it ends, nor do their children that
 // stay in their process group.
