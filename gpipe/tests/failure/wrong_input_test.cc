@@ -247,7 +247,7 @@ std::vector<Building> constructions() {
           type_error,
           own_model("LayerOfThreeArgumentsAndDefaults",
                     [] { return nn::Sequential(nn::Tanh(), nn::MultiheadAttention(4, 2)); },
-                    {"layer 1 ('1'), a torch::nn::MultiheadAttentionImpl, takes at least 3 arg"})),
+                    {"layer 1 ('1'), a torch::nn::MultiheadAttention, takes at least 3 arg"})),
       of_type(
           type_error,
           own_model("ADictIntoTheModel",
