@@ -3,7 +3,10 @@
 # it from the root of the clone. A failed step does not stop the next one; `finish` prints the last
 # line, "N passed, N failed".
 #
-# GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it.
+# GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it. It has 90
+# minutes. A machine without kept objects needs most of them for the README's tests. So a step that
+# can be missed is begun only if it is likely to end in time (`in_time`), and a long one is stopped
+# (`until_left`). A NOTE says what was left out.
 # GPIPE_CI_CACHE: the folder for files that outlive a run, by default GPIPE_CACHE. GPIPE_CI_ALL=1:
 # tests that have passed before are run, too. GPIPE_LIBTORCH: a version of
 # third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and results of its
@@ -27,6 +30,21 @@ say() {
   local seconds
   seconds="$(elapsed)"
   printf '\n=== [%dm%02ds] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
+}
+
+# seconds_until_left MINUTES: the seconds from now until so many of CI's 90 minutes are left, at least
+# one.
+seconds_until_left() {
+  local seconds=$(((90 - $1) * 60 - $(elapsed)))
+  echo $((seconds < 1 ? 1 : seconds))
+}
+
+# in_time MINUTES NAME: whether more than so many of CI's minutes are left; otherwise a NOTE says that
+# the step is left out.
+in_time() {
+  [[ "$(seconds_until_left "$1")" -le 1 ]] || return 0
+  note "$2: left out, because no time was left"
+  return 1
 }
 
 # timed NAME COMMAND...: runs a step; `finish` prints its time.
@@ -194,7 +212,10 @@ watch_disk() {
   done
 }
 
-bazel_test() { # FOLDER ARGUMENTS...
+# limited FOLDER COMMAND...: runs a command there, and stops it after ${seconds} seconds, or when less
+# than ${least_gib} GiB of disk are free.
+seconds=100000
+limited() {
   local watch="" code
   rm -f "${scratch}/test"
   if [[ ${least_gib} -gt 0 ]]; then
@@ -202,34 +223,39 @@ bazel_test() { # FOLDER ARGUMENTS...
     watch=$!
   fi
   # shellcheck disable=SC2016 # expanded by that shell
-  (cd "$1" && exec bash -c 'echo $$ >"$0"; exec "$@"' "${scratch}/test" timeout --signal=INT --kill-after=60 "${seconds}" \
-    "${bazel}" test "${flags[@]}" "${cached_results[@]}" --build_event_json_file="${scratch}/events" "${@:2}")
+  (cd "$1" && exec bash -c 'echo $$ >"$0"; exec "$@"' "${scratch}/test" timeout --signal=INT --kill-after=60 "${seconds}" "${@:2}")
   code=$?
   [[ -z ${watch} ]] || kill "${watch}" 2>/dev/null
   return "${code}"
 }
 
-# tests NAME FOLDER ARGUMENTS...: runs `bazel test` in a workspace; each test case counts. It is
-# stopped after ${seconds} seconds, or when less than ${least_gib} GiB of disk are free. A test that
-# has not been run by then has neither passed nor failed, and a NOTE says so.
-seconds=100000
-tests() {
-  local name="$1" folder="$2" code begin stopped=""
-  shift 2
-  say "${name}: bazel test $*"
+not_reached() { python3 "${ci_root}/tools/ci/count_tests.py" --not_reached "${scratch}/events"; }
+
+# counted NAME FOLDER COMMAND...: runs a command that ends in a `bazel test` with
+# --build_event_json_file=${scratch}/events, within the limits of `limited`; each test case counts. A
+# test that has not been run by the end has neither passed nor failed, and a NOTE says so.
+counted() {
+  local name="$1" code begin stopped=""
+  shift
   rm -f "${scratch}/events" "${scratch}/full"
   begin="$(elapsed)"
-  timed "${name}" bazel_test "${folder}" "$@"
+  timed "${name}" limited "$@"
   code=$?
   # The system may also kill Bazel, for example for lack of memory.
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
-    note "${name}: stopped for lack of time, so not all tests were run"
+    note "${name}: stopped for lack of time: $(not_reached) test programs were not run"
   elif [[ -e ${scratch}/full && ${code} =~ ^(8|124|130|137)$ ]]; then  # it did not end by itself
     stopped=--stopped
-    note "${name}: stopped for lack of disk, so not all tests were run"
+    note "${name}: stopped for lack of disk: $(not_reached) test programs were not run"
   fi
   count_events "${name}" "${code}" ${stopped:+"${stopped}"}
+}
+
+# tests NAME FOLDER ARGUMENTS...: runs `bazel test` in a workspace, and counts.
+tests() {
+  say "$1: bazel test ${*:3}"
+  counted "$1" "$2" "${bazel}" test "${flags[@]}" "${cached_results[@]}" --build_event_json_file="${scratch}/events" "${@:3}"
 }
 
 # note TEXT: prints something that has neither passed nor failed but should be seen, now and before the last line.

@@ -23,7 +23,7 @@ echo "bazel \$*"
 [[ \$1 != help || -z "\${OLD:-}" ]] || echo "  --[no]incompatible_exclusive_test_sandboxed (a boolean; default: false)"
 [[ \$1 == test ]] || exit 0
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
-[[ -z "\${LONG:-}" ]] || { trap 'printf "" >"\${events}"; exit 8' INT; while :; do sleep 0.1; done; }
+[[ -z "\${LONG:-}" ]] || { trap 'echo "{\"id\": {\"targetConfigured\": {\"label\": \"//a\"}}, \"configured\": {\"targetKind\": \"cc_test rule\"}}" >"\${events}"; exit 8' INT; while :; do sleep 0.1; done; }
 printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", %s "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' "\${KEPT:-}" >"\${events}"
 printf '{"id": {"targetConfigured": {"label": "//g"}}, "configured": {"targetKind": "cc_test rule", "tag": ["requires-gpu-nvidia"]}}\n' >>"\${events}"
 printf '{"id": {"targetCompleted": {"label": "//g"}}, "completed": {"success": true}}\n' >>"\${events}"
@@ -156,9 +156,18 @@ on_disk "what was read lately stays" "a d e " "${reads}; make_room 5"
 PATH="${root}/disk:${PATH}" try "free GiB" 0 "1 passed, 0 failed" "free: 0;" <<<'check "a" true; echo "free: $(free_gib .);"'
 
 LONG=1 PATH="${root}/disk:${PATH}" try "stopped before the disk is full" 0 "1 passed, 0 failed" \
-  "NOTE: t: stopped for lack of disk, so not all tests were run" <<<'check "a" true; least_gib=1; tests "t" . //...'
+  "NOTE: t: stopped for lack of disk: 1 test programs were not run" <<<'check "a" true; least_gib=1; tests "t" . //...'
 LONG=1 try "stopped when its time is over" 0 "1 passed, 0 failed" \
-  "NOTE: t: stopped for lack of time, so not all tests were run" <<<'check "a" true; seconds=1; tests "t" . //...'
+  "NOTE: t: stopped for lack of time: 1 test programs were not run" <<<'check "a" true; seconds=1; tests "t" . //...'
+# shellcheck disable=SC2016 # expanded by that script
+late='GPIPE_CI_START=$(($(date +%s) - 80 * 60)); '
+try "a step that would end too late" 0 "1 passed, 0 failed" "NOTE: t: left out, because no time was left" \
+  <<<"${late}"'check "a" true; ! in_time 11 "t" || tests "t" . //...'
+# shellcheck disable=SC2016
+try "a step for which there is time" 0 "2 passed, 0 failed" "until: 54" \
+  <<<"${late}"'! in_time 9 "t" || tests "t" . //...; echo "until: $(seconds_until_left 1)"'
+# shellcheck disable=SC2016
+try "a time that is over" 0 "1 passed, 0 failed" "until: 1;" <<<"${late}"'check "a" true; echo "until: $(seconds_until_left 20);"'
 PATH="${root}/disk:${PATH}" try "a full disk is none of the watch's business" 0 "2 passed, 0 failed" <<<'tests "t" . //...'
 
 script good 'echo "7 passed, 0 failed"'

@@ -3,6 +3,7 @@
 usage: count_tests.py [--stopped] BUILD_EVENTS_JSON BAZEL_EXIT_CODE
        count_tests.py --compiled=TAG BUILD_EVENTS_JSON
        count_tests.py --cached BUILD_EVENTS_JSON
+       count_tests.py --not_reached BUILD_EVENTS_JSON
 
 Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
 apart), and only if it ran in this one: what Bazel has kept from an earlier run is not counted. A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
@@ -10,7 +11,8 @@ so does a test that could not be built, and so does an exit code that nothing el
 stopped because its time was over: tests that had not ended by then are not counted.
 
 With --compiled it prints how many test targets with that tag were built and not run, because --test_tag_filters
-leaves them out; with --cached "programs cases": how many were not run again, because they have passed before.
+leaves them out; with --cached "programs cases": how many were not run again, because they have passed before; with
+--not_reached how many test targets have no result, because Bazel was stopped.
 """
 
 import json
@@ -18,6 +20,10 @@ import os
 import sys
 import urllib.parse
 import xml.etree.ElementTree
+
+
+# What Bazel says of a test that has ended by itself.
+ENDED = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")
 
 
 def cases_of(path):
@@ -82,7 +88,7 @@ def count(lines, exit_code, stopped=False):
         if "testResult" in name and "testResult" in event:
             label = name["testResult"]["label"]
             result = event["testResult"]
-            if stopped and result.get("status") not in ("PASSED", "FLAKY", "FAILED", "TIMEOUT"):
+            if stopped and result.get("status") not in ENDED:
                 continue
             ran.add(label)
             if is_kept(result):
@@ -113,19 +119,31 @@ def count(lines, exit_code, stopped=False):
     return passed, failures, skipped
 
 
-def compiled(lines, tag):
-    tagged, built, ran = set(), set(), set()
+def targets(lines):
+    """The test targets of these events: a dictionary of their tags, the set of those built, the set of those with a result."""
+    tags, built, ran = {}, set(), set()
     for event in events_of(lines):
         name = event.get("id", {})
         if "targetConfigured" in name:
             target = event.get("configured", {})
-            if target.get("targetKind", "").endswith("_test rule") and tag in target.get("tag", []):
-                tagged.add(name["targetConfigured"]["label"])
+            if target.get("targetKind", "").endswith("_test rule"):
+                tags[name["targetConfigured"]["label"]] = target.get("tag", [])
         elif "targetCompleted" in name and event.get("completed", {}).get("success"):
             built.add(name["targetCompleted"]["label"])
-        elif "testResult" in name:
+        elif event.get("testResult", {}).get("status") in ENDED:
             ran.add(name["testResult"]["label"])
-    return len((tagged & built) - ran)
+    return tags, built, ran
+
+
+def compiled(lines, tag):
+    tags, built, ran = targets(lines)
+    return len({label for label in built - ran if tag in tags.get(label, [])})
+
+
+def not_reached(lines):
+    """Tests for GPUs are built and never run (.bazelrc), so they are left out."""
+    tags, _, ran = targets(lines)
+    return len({label for label, own in tags.items() if "requires-gpu-nvidia" not in own} - ran)
 
 
 def cached(lines):
@@ -153,6 +171,9 @@ def main():
         return
     if sys.argv[1] == "--cached":
         print(*cached(read(sys.argv[2])))
+        return
+    if sys.argv[1] == "--not_reached":
+        print(not_reached(read(sys.argv[2])))
         return
     stopped = sys.argv[1] == "--stopped"
     events, exit_code = sys.argv[2:] if stopped else sys.argv[1:]

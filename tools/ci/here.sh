@@ -16,10 +16,15 @@ check "LibTorch" "${bazel}" fetch //third_party:torch
 check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/browser-packages.txt"
 
 # The browser's test is skipped if there is no browser. Kernels are compiled by nvcc, if there is
-# one.
-tests "browser" . //experiments/report:browser_test
-check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
-note_kernels
+# one. Lint follows.
+if in_time 9 "browser"; then
+  seconds="$(seconds_until_left 7)"
+  tests "browser" . //experiments/report:browser_test
+fi
+if in_time 6 "kernels"; then
+  check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
+  note_kernels
+fi
 "${bazel}" shutdown
 
 finish

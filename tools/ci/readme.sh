@@ -53,25 +53,34 @@ echo "test ${cached_results[*]} --build_event_json_file=${scratch}/events" >>"${
 cached_results=("${always[@]}")
 
 say "the README's tests: ${test_command}"
-timed "the README's tests" bash -c "${test_command}"
-count_events "the README's tests" $?
+# Lint and the parts of here.sh follow.
+seconds="$(seconds_until_left 14)"
+counted "the README's tests" . bash -c "${test_command}"
+seconds=100000
 note_gpu_tests
 
 # These launchers belong to other projects, and a newcomer need not have them. Without them their
 # tests were skipped above.
-check "torchrun" tools/torchrun/torchrun.sh
-check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
-tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
-  //examples/distributed:mpirun_test
+if in_time 16 "launchers"; then
+  check "torchrun" tools/torchrun/torchrun.sh
+  check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
+  tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
+    //examples/distributed:mpirun_test
+fi
 
 # This test builds a program with CMake, which people who build with Bazel need not have.
-check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
-tests "installed for CMake" . //tools/install:install_test
+if in_time 15 "installed for CMake"; then
+  check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
+  tests "installed for CMake" . //tools/install:install_test
+fi
 
 # Python's transformers come as pinned wheels for one version of Python and one kind of processor.
 # If they cannot be installed, these tests do not count.
 say "transformers: tools/transformers/transformers.sh"
-if timed "transformers' wheels" tools/transformers/transformers.sh; then
+reason=""
+if ! in_time 16 "transformers"; then
+  :
+elif timed "transformers' wheels" tools/transformers/transformers.sh; then
   timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
   # Without peft's wheels, peft's test is skipped, and the others run.
   tests "transformers" . //models:transformers_live_test //models:transformers_families_test //models:peft_live_test \
@@ -83,16 +92,18 @@ fi
 [[ -z ${reason} ]] || note "models were not exchanged with Python's transformers: ${reason}"
 
 # The Python package needs Python's headers, and is tested with a pinned pytest. If these cannot be
-# installed, its tests do not count.
-# They take up to a quarter of an hour, so they are left out where CI, which has 90 minutes, is late.
+# installed, its tests do not count. They take up to a quarter of an hour.
 say "pytest: tools/pytest/pytest.sh"
-if [[ "$(elapsed)" -gt $((50 * 60)) ]]; then
-  reason="no time was left"
+reason=""
+if ! in_time 40 "the Python package"; then
+  :
 elif timed "pytest's wheels" tools/pytest/pytest.sh &&
   timed "Python's headers" bash -c "source tools/packages.sh && ensure_packages tools/ci/python-packages.txt"; then
   # A Bazel that runs keeps what it has found: no headers (third_party/python/workspace.bzl).
   "${bazel}" shutdown
+  seconds="$(seconds_until_left 16)"
   tests "Python" . //python/...
+  seconds=100000
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/python/pipeline_test/test.log)"
 else
   reason="pytest's wheels, or Python's headers, cannot be installed here"
@@ -109,11 +120,18 @@ flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --defi
 # These workspaces do not have our --config=cxx17, but a standard of their own. The flag that comes
 # last wins.
 flags=("${flags[@]/--config=cxx17/--cxxopt=-std=c++17}")
-tests "downstream" examples/downstream //...
-check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
-(cd examples/downstream && "${bazel}" shutdown)
-tests "downstream override" examples/downstream_override //...
-(cd examples/downstream_override && "${bazel}" shutdown)
+# They are compiled on their own, which takes up to a quarter of an hour.
+if in_time 30 "downstream workspaces"; then
+  seconds="$(seconds_until_left 16)"
+  tests "downstream" examples/downstream //...
+  if in_time 17 "downstream program, downstream override"; then
+    check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
+    (cd examples/downstream && "${bazel}" shutdown)
+    seconds="$(seconds_until_left 15)"
+    tests "downstream override" examples/downstream_override //...
+    (cd examples/downstream_override && "${bazel}" shutdown)
+  fi
+fi
 "${bazel}" shutdown
 
 finish
