@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <cstddef>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +31,8 @@ Fit fit(const Training& training, const std::vector<int64_t>& device_bytes,
         const FitOptions& options) {
   check(device_bytes, options);
   return fastest_fit(training, device_bytes, options,
-                     param_scale(options.optimizer(), options.zero_grad()), "");
+                     param_scale(options.optimizer(), options.zero_grad()), "",
+                     FewLayers::kRefused);
 }
 
 Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& device_bytes,
@@ -44,14 +44,9 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   int64_t plans = 0;
   const auto name = [](int64_t member) { return absl::StrCat("member ", member); };
   const auto try_member = [&](int64_t member, bool explain) {
-    std::optional<Fit> fit =
-        smallest_fit(family(member), device_bytes, options, scale, name(member), explain);
-    if (!fit) {
-      fit.emplace();
-      fit->fits = true;
-    }
-    plans += fit->plans;
-    return *std::move(fit);
+    Fit fit = smallest_fit(family(member), device_bytes, options, scale, name(member), explain);
+    plans += fit.plans;
+    return fit;
   };
 
   // `fits` is the largest member that is known to fit, `over` the smallest that does not.
@@ -84,7 +79,8 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   // So far only the first micro-batches were planned. With all of them a member may take more than
   // the devices have; then the next smaller one is tried.
   for (; fits > 0; over = fits--) {
-    Fit found = fastest_fit(family(fits), device_bytes, options, scale, name(fits));
+    Fit found = fastest_fit(family(fits), device_bytes, options, scale, name(fits),
+                            FewLayers::kLeaveDevices);
     plans += found.plans;
     if (found.fits) {
       result.member = fits;

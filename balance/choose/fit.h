@@ -112,8 +112,9 @@ struct Largest {
 };
 
 // Finds the largest of the members 1 to `most` that fits, by doubling and then by bisection, and
-// fits it as fit() does. A member with fewer layers than devices counts as one that fits. The
-// bisection tries only the cuts and modes that take the least memory.
+// fits it as fit() does. A member with fewer layers than devices leaves devices: it is fitted on
+// the first ones, one for each layer. The bisection tries only the cuts and modes that take the
+// least memory.
 //
 // Throws as fit() does, and c10::ValueError for `most` below 1.
 Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& device_bytes,

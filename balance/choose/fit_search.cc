@@ -109,7 +109,7 @@ class Search {
  public:
   // `scale`: bytes that training needs for each byte of a parameter.
   Search(const Training& training, const std::vector<int64_t>& device_bytes,
-         const FitOptions& options, double scale, std::string name)
+         const FitOptions& options, double scale, std::string name, FewLayers few_layers)
       : training_(training),
         options_(options),
         scale_(scale),
@@ -121,6 +121,8 @@ class Search {
         pieces_(internal::pieces_of(model_)),
         keep_together_(joined_layers(pieces_)) {
     for (const int64_t bytes : device_bytes) room_.push_back(bytes - options.margin());
+    if (few_layers == FewLayers::kRefused) check_layers();
+    room_.resize(std::min(room_.size(), pieces_.size()));
     for (const at::Tensor& parameter : model_->parameters()) {
       state_ += static_cast<double>(bytes_of({parameter})) * scale;
     }
@@ -128,17 +130,6 @@ class Search {
       state_ += static_cast<double>(bytes_of({buffer}));
     }
     add_candidates();
-  }
-
-  bool has_enough_layers() const { return pieces_.size() >= room_.size(); }
-
-  void check_layers() const {
-    TORCH_CHECK_VALUE(has_enough_layers(), room_.size(), " devices were given, but the model has ",
-                      model_->size(), " layers",
-                      pieces_.size() < model_->size() ? ", of which " : "",
-                      pieces_.size() < model_->size() ? absl::StrCat(pieces_.size()) : "",
-                      pieces_.size() < model_->size() ? " may be separated" : "",
-                      "; a device needs at least one: give fewer devices");
   }
 
   // Finds the fit with the shortest predicted step.
@@ -485,6 +476,15 @@ class Search {
     return planned;
   }
 
+  void check_layers() const {
+    TORCH_CHECK_VALUE(pieces_.size() >= room_.size(), room_.size(),
+                      " devices were given, but the model has ", model_->size(), " layers",
+                      pieces_.size() < model_->size() ? ", of which " : "",
+                      pieces_.size() < model_->size() ? absl::StrCat(pieces_.size()) : "",
+                      pieces_.size() < model_->size() ? " may be separated" : "",
+                      "; a device needs at least one: give fewer devices");
+  }
+
   static int64_t excess(const Fit& fit) {
     int64_t most = std::numeric_limits<int64_t>::min();
     for (size_t d = 0; d < fit.room.size(); ++d) {
@@ -569,18 +569,15 @@ class Search {
 }  // namespace
 
 Fit fastest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
-                const FitOptions& options, double scale, const std::string& name) {
-  Search search(training, device_bytes, options, scale, name);
-  search.check_layers();
-  return search.fastest();
+                const FitOptions& options, double scale, const std::string& name,
+                FewLayers few_layers) {
+  return Search(training, device_bytes, options, scale, name, few_layers).fastest();
 }
 
-std::optional<Fit> smallest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
-                                const FitOptions& options, double scale, const std::string& name,
-                                bool explain) {
-  Search search(training, device_bytes, options, scale, name);
-  if (!search.has_enough_layers()) return std::nullopt;
-  return search.smallest(explain);
+Fit smallest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
+                 const FitOptions& options, double scale, const std::string& name, bool explain) {
+  return Search(training, device_bytes, options, scale, name, FewLayers::kLeaveDevices)
+      .smallest(explain);
 }
 
 }  // namespace gpipe::balance

@@ -3,7 +3,6 @@
 #define BALANCE_CHOOSE_FIT_SEARCH_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,16 +15,21 @@ namespace gpipe::balance {
 // `scale`: bytes that training needs for each byte of a parameter. `name`: the model's name in the
 // progress; may be empty.
 
+// What happens with a model that has fewer layers than there are devices.
+enum class FewLayers {
+  kRefused,      // c10::ValueError
+  kLeaveDevices  // it is fitted on the first devices, one for each layer
+};
+
 // The fit with the shortest predicted step; if none fits, the nearest.
 Fit fastest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
-                const FitOptions& options, double scale, const std::string& name);
+                const FitOptions& options, double scale, const std::string& name,
+                FewLayers few_layers);
 
-// Whether the model fits at all, judged by the first micro-batches; none if it has fewer layers
-// than there are devices. `explain`: also find out how much memory is missing if it certainly does
-// not fit.
-std::optional<Fit> smallest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
-                                const FitOptions& options, double scale, const std::string& name,
-                                bool explain);
+// Whether the model fits at all, judged by the first micro-batches. A model with few layers leaves
+// devices. `explain`: also find out how much memory is missing if it certainly does not fit.
+Fit smallest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
+                 const FitOptions& options, double scale, const std::string& name, bool explain);
 
 }  // namespace gpipe::balance
 

@@ -341,5 +341,20 @@ TEST(Largest, MayBeTheLastThereIsOrNone) {
               ThrowsMessage<c10::ValueError>(HasSubstr("most must be at least 1")));
 }
 
+// A member with fewer layers than devices was taken for one that fits, and then refused.
+TEST(Largest, MayLeaveDevices) {
+  const auto family = [](int64_t member) { return linears(member); };
+  const Largest two = largest(family, 2, std::vector<int64_t>(6, 40 * kMiB));
+  EXPECT_EQ(two.member, 2);
+  EXPECT_EQ(two.next, 0);
+  EXPECT_EQ(two.fit.balance, (std::vector<int64_t>{1, 1, 1, 1}));
+  EXPECT_EQ(two.fit.room.size(), 4);
+  // A layer of the first member alone is too large.
+  const Largest none = largest(family, 2, std::vector<int64_t>(6, kMiB));
+  EXPECT_EQ(none.member, 0);
+  EXPECT_EQ(none.next, 1);
+  EXPECT_THAT(none.next_fit.limit, HasSubstr("too little"));
+}
+
 }  // namespace
 }  // namespace gpipe::balance

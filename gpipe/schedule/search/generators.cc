@@ -217,57 +217,69 @@ internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, Gen
   return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
 
-// The order that DualPipeV's published eight steps give, for at least 2p micro-batches.
+// The order of worker r that DualPipeV's published eight steps give, for at least 2p micro-batches.
+WorkerOrder dualpipe_order(int64_t workers, int64_t micro_batches, int64_t r) {
+  WorkerOrder tokens;
+  const int32_t stages[] = {static_cast<int32_t>(r), static_cast<int32_t>(2 * workers - 1 - r)};
+  std::deque<int32_t> pending;
+  const auto forward = [&](int chunk) { tokens.push_back(token(kF, stages[chunk])); };
+  const auto backward = [&](int chunk, bool split = false) {
+    tokens.push_back(token(split ? kI : kB, stages[chunk]));
+    if (split) pending.push_back(stages[chunk]);
+  };
+  const auto weight = [&] {
+    tokens.push_back(token(kW, pending.front()));
+    pending.pop_front();
+  };
+  for (int64_t k = 0; k < 2 * (workers - r - 1); ++k) forward(0);
+  for (int64_t k = 0; k < r + 1; ++k) {
+    forward(0);
+    forward(1);
+  }
+  for (int64_t k = 0; k < workers - r - 1; ++k) {
+    backward(1, true);
+    weight();
+    forward(1);
+  }
+  for (int64_t k = 0; k < micro_batches - 2 * workers + r + 1; ++k) {
+    forward(0);
+    backward(1);
+    forward(1);
+    backward(0);
+  }
+  for (int64_t k = 0; k < workers - r - 1; ++k) {
+    backward(1);
+    forward(1);
+    backward(0);
+  }
+  // The second half of these backwards is split. Where that half begins depends on whether the
+  // worker's number is even or odd.
+  bool split = false;
+  for (int64_t k = 0; k < r + 1; ++k) {
+    if (k == (r + 1) / 2 && r % 2 == 1) split = true;
+    backward(1, split);
+    if (k == (r + 1) / 2 && r % 2 == 0) split = true;
+    backward(0, split);
+  }
+  for (int64_t k = 0; k < workers - r - 1; ++k) {
+    weight();
+    backward(0, true);
+  }
+  for (int64_t k = 0; k < r + 1; ++k) weight();
+  return tokens;
+}
+
+// The order for any number of micro-batches: fewer than 2p are the first of 2p. A worker's order is
+// made and cut before the next one's, because for many workers all of 2p take gigabytes.
 Order dualpipe_order(int64_t workers, int64_t micro_batches) {
   Order order;
   for (int64_t r = 0; r < workers; ++r) {
-    WorkerOrder& tokens = order.emplace_back();
-    const int32_t stages[] = {static_cast<int32_t>(r), static_cast<int32_t>(2 * workers - 1 - r)};
-    std::deque<int32_t> pending;
-    const auto forward = [&](int chunk) { tokens.push_back(token(kF, stages[chunk])); };
-    const auto backward = [&](int chunk, bool split = false) {
-      tokens.push_back(token(split ? kI : kB, stages[chunk]));
-      if (split) pending.push_back(stages[chunk]);
-    };
-    const auto weight = [&] {
-      tokens.push_back(token(kW, pending.front()));
-      pending.pop_front();
-    };
-    for (int64_t k = 0; k < 2 * (workers - r - 1); ++k) forward(0);
-    for (int64_t k = 0; k < r + 1; ++k) {
-      forward(0);
-      forward(1);
+    WorkerOrder tokens = dualpipe_order(workers, std::max(micro_batches, 2 * workers), r);
+    if (micro_batches < 2 * workers) {
+      tokens =
+          std::move(internal::truncated({std::move(tokens)}, 2 * workers, micro_batches).front());
     }
-    for (int64_t k = 0; k < workers - r - 1; ++k) {
-      backward(1, true);
-      weight();
-      forward(1);
-    }
-    for (int64_t k = 0; k < micro_batches - 2 * workers + r + 1; ++k) {
-      forward(0);
-      backward(1);
-      forward(1);
-      backward(0);
-    }
-    for (int64_t k = 0; k < workers - r - 1; ++k) {
-      backward(1);
-      forward(1);
-      backward(0);
-    }
-    // The second half of these backwards is split. Where that half begins depends on whether the
-    // worker's number is even or odd.
-    bool split = false;
-    for (int64_t k = 0; k < r + 1; ++k) {
-      if (k == (r + 1) / 2 && r % 2 == 1) split = true;
-      backward(1, split);
-      if (k == (r + 1) / 2 && r % 2 == 0) split = true;
-      backward(0, split);
-    }
-    for (int64_t k = 0; k < workers - r - 1; ++k) {
-      weight();
-      backward(0, true);
-    }
-    for (int64_t k = 0; k < r + 1; ++k) weight();
+    order.push_back(std::move(tokens));
   }
   return order;
 }
@@ -427,14 +439,14 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
     case Searched::kDualPipeV:
       break;
   }
-  Optimized result;
+  Order order = dualpipe_order(workers, micro_batches);
   if (micro_batches >= 2 * workers) {
-    result.order = dualpipe_order(workers, micro_batches);
+    Optimized result;
+    result.order = std::move(order);
     return result;
   }
   // Most backwards of a DualPipeV order are whole, so the cost of a whole backward counts, and not
   // that of its halves.
-  Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
   const Effort first{std::min(effort.budget, work_of_search(workers)), stop};
   return or_of_all_patterns(
       best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)}, first), workers,
