@@ -17,7 +17,8 @@ ci_root="${PWD}"
 exec </dev/null
 export CI=true
 
-# `not_run` counts programs with results of an earlier run. Their cases are not part of `passed`.
+# `not_run` counts programs with results of an earlier run, whose cases are not part of `passed`, and
+# steps that were left out.
 passed=0 failed=0 not_run=0
 failures=() notes=() times=()
 scratch="$(mktemp -d)"
@@ -44,6 +45,7 @@ seconds_until_left() {
 in_time() {
   [[ "$(seconds_until_left "$1")" -le 1 ]] || return 0
   note "$2: left out, because no time was left"
+  not_run=$((not_run + 1))
   return 1
 }
 
@@ -306,7 +308,8 @@ part() {
     bad=1
     failures+=("${name}: exit code ${code}")
   fi
-  # Success without a passed test means that all results were kept; otherwise the exit code would be another.
+  # Success without a passed test means that all results were kept, or that all was left out;
+  # otherwise the exit code would be another.
   [[ ${code} -ne 0 || ${good} -gt 0 || ${bad} -gt 0 ]] || not_run=$((not_run + 1))
   passed=$((passed + good)) failed=$((failed + bad))
   # Takes only the lines at the part's end, because Bazel, and a part within the part, print lines
@@ -316,8 +319,8 @@ part() {
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
-# finish: waits for the check that runs beside. The exit code is 0 if nothing failed and something
-# passed, now or in the run whose results were kept.
+# finish: waits for the check that runs beside. The exit code is 0 if nothing failed, and something
+# passed, now or in the run whose results were kept, or was left out.
 finish() {
   joined
   say "done"

@@ -163,8 +163,9 @@ LONG=1 try "stopped when its time is over" 0 "1 passed, 0 failed" \
 late='GPIPE_CI_START=$(($(date +%s) - 80 * 60)); '
 try "a step that would end too late" 0 "1 passed, 0 failed" "NOTE: t: left out, because no time was left" \
   <<<"${late}"'check "a" true; ! in_time 11 "t" || tests "t" . //...'
+try "all is left out" 0 "0 passed, 0 failed" "NOTE: t: left out" <<<"${late}"'in_time 11 "t"'
 # shellcheck disable=SC2016
-try "a step for which there is time" 0 "2 passed, 0 failed" "until: 54" \
+try "a step for which there is time" 0 "2 passed, 0 failed" "until: 5" \
   <<<"${late}"'! in_time 9 "t" || tests "t" . //...; echo "until: $(seconds_until_left 1)"'
 # shellcheck disable=SC2016
 try "a time that is over" 0 "1 passed, 0 failed" "until: 1;" <<<"${late}"'check "a" true; echo "until: $(seconds_until_left 20);"'

@@ -17,11 +17,11 @@ check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/br
 
 # The browser's test is skipped if there is no browser. Kernels are compiled by nvcc, if there is
 # one. Lint follows.
-if in_time 9 "browser"; then
-  seconds="$(seconds_until_left 7)"
+if in_time 11 "browser"; then
+  seconds="$(seconds_until_left 9)"
   tests "browser" . //experiments/report:browser_test
 fi
-if in_time 6 "kernels"; then
+if in_time 8 "kernels"; then
   check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...
   note_kernels
 fi

@@ -54,14 +54,14 @@ cached_results=("${always[@]}")
 
 say "the README's tests: ${test_command}"
 # Lint and the parts of here.sh follow.
-seconds="$(seconds_until_left 14)"
+seconds="$(seconds_until_left 16)"
 counted "the README's tests" . bash -c "${test_command}"
 seconds=100000
 note_gpu_tests
 
 # These launchers belong to other projects, and a newcomer need not have them. Without them their
 # tests were skipped above.
-if in_time 16 "launchers"; then
+if in_time 18 "launchers"; then
   check "torchrun" tools/torchrun/torchrun.sh
   check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
   tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
@@ -69,7 +69,7 @@ if in_time 16 "launchers"; then
 fi
 
 # This test builds a program with CMake, which people who build with Bazel need not have.
-if in_time 15 "installed for CMake"; then
+if in_time 17 "installed for CMake"; then
   check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
   tests "installed for CMake" . //tools/install:install_test
 fi
@@ -78,7 +78,7 @@ fi
 # If they cannot be installed, these tests do not count.
 say "transformers: tools/transformers/transformers.sh"
 reason=""
-if ! in_time 16 "transformers"; then
+if ! in_time 18 "transformers"; then
   :
 elif timed "transformers' wheels" tools/transformers/transformers.sh; then
   timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
@@ -101,7 +101,7 @@ elif timed "pytest's wheels" tools/pytest/pytest.sh &&
   timed "Python's headers" bash -c "source tools/packages.sh && ensure_packages tools/ci/python-packages.txt"; then
   # A Bazel that runs keeps what it has found: no headers (third_party/python/workspace.bzl).
   "${bazel}" shutdown
-  seconds="$(seconds_until_left 16)"
+  seconds="$(seconds_until_left 18)"
   tests "Python" . //python/...
   seconds=100000
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/python/pipeline_test/test.log)"
@@ -121,13 +121,13 @@ flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --defi
 # last wins.
 flags=("${flags[@]/--config=cxx17/--cxxopt=-std=c++17}")
 # They are compiled on their own, which takes up to a quarter of an hour.
-if in_time 30 "downstream workspaces"; then
-  seconds="$(seconds_until_left 16)"
+if in_time 32 "downstream workspaces"; then
+  seconds="$(seconds_until_left 18)"
   tests "downstream" examples/downstream //...
-  if in_time 17 "downstream program, downstream override"; then
+  if in_time 19 "downstream program, downstream override"; then
     check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
     (cd examples/downstream && "${bazel}" shutdown)
-    seconds="$(seconds_until_left 15)"
+    seconds="$(seconds_until_left 17)"
     tests "downstream override" examples/downstream_override //...
     (cd examples/downstream_override && "${bazel}" shutdown)
   fi
