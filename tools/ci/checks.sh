@@ -97,7 +97,7 @@ free_kib() { df --output=avail --block-size=1K "$1" | awk 'NR == 2 { print $1 }'
 # make_room GIB: deletes kept objects and results that no run of the last two days has used, the
 # oldest first, until GIB of disk are free.
 make_room() {
-  local folder size file folders=()
+  local folder size links file folders=()
   for folder in "${GPIPE_CI_CACHE}"/{,bare/}ci-objects{,-libtorch-*}; do
     [[ ! -d ${folder} ]] || folders+=("${folder}")
   done
@@ -106,10 +106,10 @@ make_room() {
   free="$(free_kib "${GPIPE_CI_CACHE}")"
   [[ -n ${free} ]] || return 0
   missing=$(($1 * 1024 * 1024 - free))
-  find "${folders[@]}" -type f -mtime +1 -atime +1 -printf '%A@ %k %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size file; do
+  find "${folders[@]}" -type f -mtime +1 -atime +1 -printf '%A@ %k %n %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size links file; do
     [[ ${missing} -gt 0 ]] || break
     printf '%s\0' "${file}"
-    missing=$((missing - size))
+    missing=$((missing - size / links))  # tools/ci/here.sh makes second links
   done | xargs -0 -r rm -f
 }
 

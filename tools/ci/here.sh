@@ -9,6 +9,11 @@ source tools/ci/checks.sh
 
 [[ -z ${GPIPE_NOT_MASKED:-} ]] ||
   note "/usr/local/include is not empty, and hiding it needs root: a header there may be what this build needs"
+# What the bare machine has compiled is found here, too, if the same compiler would make the same file
+# here. It gets second links, so that nothing that is compiled here is found there.
+kept="${GPIPE_CI_CACHE}/bare/ci-objects${of_version}"
+[[ -z ${cache} || ! -d ${kept} ]] || cp --archive --link --no-clobber "${kept}/." "${cache}/"
+
 # A Bazel server that was started before would see the files that masked.sh hides.
 "${bazel}" shutdown
 check "set-up" "${bazel}" info release
