@@ -243,11 +243,10 @@ std::vector<Building> constructions() {
       of_type(type_error, own_model("FirstLayerOfTwoArguments",
                                     [] { return nn::Sequential(nn::Bilinear(4, 4, 4)); },
                                     {"layer 0 ('0'), a torch::nn::BilinearImpl, takes 2 arg"})),
-      of_type(
-          type_error,
-          own_model("LayerOfThreeArgumentsAndDefaults",
-                    [] { return nn::Sequential(nn::Tanh(), nn::MultiheadAttention(4, 2)); },
-                    {"layer 1 ('1'), a torch::nn::MultiheadAttention, takes at least 3 arg"})),
+      of_type(type_error,
+              own_model("LayerOfThreeArgumentsAndDefaults",
+                        [] { return nn::Sequential(nn::Tanh(), nn::MultiheadAttention(4, 2)); },
+                        {"layer 1 ('1'), a torch::nn::MultiheadAttention, takes at least 3 arg"})),
       of_type(
           type_error,
           own_model("ADictIntoTheModel",
