@@ -55,7 +55,8 @@ const char* const kUsage =
     "their "
     "environment, as under torchrun. Exit code: 0 if each ended with 0, else that of the first "
     "that "
-    "did not (128 and the number of the signal that ended it).";
+    "did not (128 and the number of the signal that ended it). Deaths after which the others went "
+    "on (gpipe::meet) do not count.";
 
 std::chrono::milliseconds duration(const std::string& flag, double seconds) {
   constexpr double kDay = 86400;

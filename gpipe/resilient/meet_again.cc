@@ -88,6 +88,7 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
   distributed::Environment environment = distributed::environment_of_this_process();
   environment.rank = planned.plan.rank;
   environment.size = planned.plan.size;
+  environment.local_rank = planned.plan.local_rank;
   environment.local_size = std::min(environment.local_size, planned.plan.size);
   environment.master_port = planned.plan.port;
   WorldOptions world_options = options;

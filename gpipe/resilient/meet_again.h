@@ -18,6 +18,8 @@ namespace gpipe {
 
 // One world of a run. A value.
 struct Meeting {
+  // Its local_rank() stays that of the process. A process that takes the place of another one, as a
+  // spare, has a local rank that is free, whatever LOCAL_RANK says.
   World world;
   // Rises with each world of the run, from 1; numbers may be left out. All ranks have the same.
   int64_t generation = 0;
@@ -46,7 +48,9 @@ struct MeetAgainOptions {
   std::vector<distributed::Fault> faults;
   // The new world has a multiple of so many processes, if so many come. The last survivors that are
   // left over wait, within the call, for a later world, in which they are newcomers. The same in
-  // all processes; a newcomer's does not count.
+  // all processes; a newcomer's does not count. Nor does it count in the first world, and in one
+  // behind a loss, since those that are left over may hold what only the lost process had. To have
+  // a multiple then, take over what they hold, and call meet() once more, as ResilientRun does.
   int64_t multiple_of = 1;
 };
 

@@ -114,7 +114,8 @@ void run(const std::string& stop_file, const std::string& when, const std::strin
     const gpipe::Meeting meeting = gpipe::meet(options, again);
     std::string from;
     for (const int64_t rank : meeting.came_from) from += " " + std::to_string(rank);
-    say("world " + in_world(meeting) + " from" + from);
+    say("world " + in_world(meeting) + " from" + from + " local rank " +
+        std::to_string(meeting.world.local_rank()));
     try {
       return work(meeting, stop_file);
     } catch (const gpipe::distributed::DistributedFailure& failure) {

@@ -256,6 +256,8 @@ TEST(MeetAgain, SparesTakeThePlacesOfTheDead) {
   run.send(3, SIGKILL);
   run.meets(3, generation);
   EXPECT_EQ(run.stop(), 0);
+  EXPECT_EQ(run.lines("rank 3 of 4 from 0 2 3 -1 local rank 1").size(), 1U);
+  EXPECT_EQ(run.lines("rank 3 of 4 from 1 2 3 -1 local rank 0").size(), 1U);
   run.expect_one_loss();
 }
 

@@ -136,6 +136,7 @@ void MeetingPlace::tell(const MeetingRules::Answer& answer) {
     world.rank = answer.rank;
     world.port = port_->number();
     world.came_from = answer.came_from;
+    world.local_rank = answer.local_rank;
     body = to_bytes(world);
   }
   if (answer.message == kOver) left_out_.insert(answer.number);

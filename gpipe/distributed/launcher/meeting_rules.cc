@@ -75,6 +75,7 @@ void MeetingRules::arrived(int64_t number, int64_t generation) {
   in_vain_ = 0;
   members_ = planned_->members;
   members_left_ = {members_.begin(), members_.end()};
+  local_ranks_ = planned_->local_ranks;
   // A survivor that is left over becomes a newcomer, which waits for the next world. It may have to
   // ask for that one again, and always tells the world in which it was last.
   for (const int64_t member : members_) left_over_.erase(member);
@@ -217,15 +218,36 @@ void MeetingRules::plan(Time now) {
     came_from.push_back(-1);
   }
   next.generation = ++last_generation_;
+  next.local_ranks = local_ranks_of(next.members);
   next.missing = {next.members.begin(), next.members.end()};
   next.end = now + limit + kConnecting;
   for (std::size_t rank = 0; rank < next.members.size(); ++rank) {
     const int64_t number = next.members[rank];
     asking_.erase(number);
-    answers_.push_back(
-        {number, kWorld, next.generation, "", static_cast<int64_t>(rank), came_from});
+    answers_.push_back({number, kWorld, next.generation, "", static_cast<int64_t>(rank), came_from,
+                        next.local_ranks.at(number)});
   }
   planned_ = std::move(next);
+}
+
+// Processes choose their devices by their local ranks. So survivors keep theirs, a process that was
+// started again has its number, as before, and a spare has one of a process that is gone.
+std::map<int64_t, int64_t> MeetingRules::local_ranks_of(const std::vector<int64_t>& members) const {
+  std::set<int64_t> free;
+  for (int64_t local_rank = 0; local_rank < most_; ++local_rank) free.insert(local_rank);
+  std::map<int64_t, int64_t> local_ranks;
+  const auto give = [&](int64_t number, int64_t local_rank) {
+    if (local_ranks.count(number) != 0 || free.erase(local_rank) == 0) return;
+    local_ranks[number] = local_rank;
+  };
+  for (const int64_t number : members) {
+    if (is_survivor(number)) give(number, local_ranks_.at(number));
+  }
+  for (const int64_t number : members) give(number, number);
+  for (const int64_t number : members) {
+    if (local_ranks.count(number) == 0) give(number, *free.begin());
+  }
+  return local_ranks;
 }
 
 std::optional<MeetingRules::Time> MeetingRules::next_time() const {

@@ -35,6 +35,7 @@ class MeetingRules {
     std::string text;                // for kOver and kRefused
     int64_t rank = 0;                // for kWorld
     std::vector<int64_t> came_from;  // for kWorld
+    int64_t local_rank = 0;          // for kWorld
   };
 
   // `most`: a world has no more processes. Others that ask wait for the next one.
@@ -71,6 +72,7 @@ class MeetingRules {
     std::vector<int64_t> members;
     std::set<int64_t> missing;    // members that have not arrived
     std::set<int64_t> left_over;  // survivors that wait for a later world
+    std::map<int64_t, int64_t> local_ranks;
     Time end;
   };
 
@@ -83,6 +85,8 @@ class MeetingRules {
   std::chrono::milliseconds patience_with(int64_t number, const Question& question) const;
   void give_up_plan();
   void plan(Time now);
+  // The local ranks of these processes, all of which ask, by number.
+  std::map<int64_t, int64_t> local_ranks_of(const std::vector<int64_t>& members) const;
 
   const int64_t most_;
   std::set<int64_t> living_;
@@ -95,6 +99,7 @@ class MeetingRules {
   std::set<int64_t> left_over_;        // survivors that became newcomers, and wait or ask again
   std::optional<Time> meeting_began_;  // set while some processes wait for others
   std::optional<Time> meeting_ends_;   // when the first of these waits ends
+  std::map<int64_t, int64_t> local_ranks_;  // of members_, by number
   std::optional<Planned> planned_;
   int in_vain_ = 0;  // planned worlds, since the last one that existed, to which nobody connected
   std::vector<Answer> answers_;

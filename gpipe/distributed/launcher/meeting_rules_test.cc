@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <string>
 
@@ -16,6 +17,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 Question question(int64_t number) {
@@ -52,6 +54,7 @@ class Played {
           text += "world " + std::to_string(each.generation) + " as " + std::to_string(each.rank) +
                   " from";
           for (const int64_t rank : each.came_from) text += " " + std::to_string(rank);
+          local_ranks[each.number] = each.local_rank;
           break;
         case kGo:
           text += "go " + std::to_string(each.generation);
@@ -76,6 +79,7 @@ class Played {
   }
 
   MeetingRules rules;
+  std::map<int64_t, int64_t> local_ranks;  // that the rules have told last, by process
   MeetingRules::Time now{};
   milliseconds limit{1000};
 };
@@ -219,6 +223,29 @@ TEST(MeetingRules, SparesTakeThePlacesOfTheDead) {
   EXPECT_THAT(run.told(), IsEmpty());
   run.ask(1, 1);
   EXPECT_THAT(run.told(), ElementsAre("1: world 2 as 0 from 1 -1", "2: world 2 as 1 from 1 -1"));
+}
+
+TEST(MeetingRules, ASpareHasTheLocalRankOfAProcessThatIsGone) {
+  Played run(3, 1);
+  run.ask(3, 0);
+  run.meet({0, 1, 2}, 0, 1);
+  EXPECT_THAT(run.local_ranks, ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2)));
+  run.rules.ended(1);
+  run.rules.started(1);
+  run.ask(0, 1);
+  run.ask(2, 1);
+  EXPECT_THAT(run.told(), SizeIs(3));
+  EXPECT_THAT(run.local_ranks, ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2), Pair(3, 1)));
+  for (const int64_t number : {0, 2, 3}) run.rules.arrived(number, 2);
+  run.told();
+  // Process 1 is a spare now, and its local rank is taken.
+  run.ask(1, 0);
+  run.rules.ended(2);
+  run.ask(0, 2);
+  run.ask(3, 2);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 3 as 0 from 0 2 -1", "3: world 3 as 1 from 0 2 -1",
+                                      "1: world 3 as 2 from 0 2 -1"));
+  EXPECT_THAT(run.local_ranks, ElementsAre(Pair(0, 0), Pair(1, 2), Pair(2, 2), Pair(3, 1)));
 }
 
 TEST(MeetingRules, SurvivorsThatAreLeftOverWaitAsSpares) {

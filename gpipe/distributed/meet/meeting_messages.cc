@@ -33,6 +33,7 @@ std::string to_bytes(const PlannedWorld& world) {
   ByteWriter writer;
   writer.number(world.rank);
   writer.number(world.port);
+  writer.number(world.local_rank);
   for (const int64_t rank : world.came_from) writer.number(rank);
   return writer.take();
 }
@@ -42,6 +43,7 @@ PlannedWorld to_planned_world(const std::string& bytes) {
   PlannedWorld world;
   world.rank = reader.number<int64_t>();
   world.port = reader.number<int64_t>();
+  world.local_rank = reader.number<int64_t>();
   while (reader.left() > 0) world.came_from.push_back(reader.number<int64_t>());
   world.size = static_cast<int64_t>(world.came_from.size());
   return world;

@@ -38,8 +38,8 @@ struct Question {
   // A text that no other process has. A process that has lost its connection may ask again over
   // another one, but another process must not ask with its number.
   std::string process;
-  // The next world has a multiple of so many processes, if so many come. What newcomers say does
-  // not count.
+  // The next world has a multiple of so many processes, if so many come, and if no process was lost
+  // since the world before. What newcomers say does not count.
   int64_t multiple_of = 1;
   // Ranks of that world from which nothing had come for silence_limit when the world was lost.
   std::vector<int64_t> silent;
@@ -49,6 +49,7 @@ struct PlannedWorld {
   int64_t rank = 0;
   int64_t size = 0;
   int64_t port = 0;                // for rank 0 to listen on
+  int64_t local_rank = 0;          // below --processes of the launcher
   std::vector<int64_t> came_from;  // for each rank, its rank in the world before; -1: a newcomer
 };
 
