@@ -3,7 +3,8 @@
 //   launch --processes=4 --restarts=5 -- survives [STEPS [EVERY [LAYOUT [CHECKPOINT]]]]
 //
 // LAYOUT: pipeline (one over all processes), replicas (two; if the processes are an odd number, one
-// waits as a spare), or zero (four replicas, or two of fewer processes).
+// waits as a spare), or zero (as many as divide four and the number of processes: four processes
+// are four replicas, three are one, and two are two).
 
 #include <torch/torch.h>
 #include <unistd.h>

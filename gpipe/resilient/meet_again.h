@@ -48,7 +48,7 @@ struct MeetAgainOptions {
   std::vector<distributed::Fault> faults;
   // The new world has a multiple of so many processes, if so many come. The last survivors that are
   // left over wait, within the call, for a later world, in which they are newcomers. The same in
-  // all processes; a newcomer's does not count. Nor does it count in the first world, and in one
+  // all processes; a newcomer's does not count. Nor does it count in the first world, or in one
   // behind a loss, since those that are left over may hold what only the lost process had. To have
   // a multiple then, take over what they hold, and call meet() once more, as ResilientRun does.
   int64_t multiple_of = 1;

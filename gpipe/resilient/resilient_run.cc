@@ -11,6 +11,8 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <unordered_set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -129,15 +131,22 @@ ResilientOptions checked(ResilientOptions options) {
                     options.max_recoveries, ": give 0 or more");
   TORCH_CHECK_VALUE(options.multiple_of >= 1, "ResilientOptions::multiple_of is ",
                     options.multiple_of, ": give 1 or more");
-  if (!options.path.empty()) (void)check_checkpoint_path(options.path);
+  if (!options.path.empty()) {
+    (void)check_checkpoint_path(options.path);
+    internal::check_replaceable(options.path);
+  }
   return options;
 }
 
 }  // namespace
 
 World as_replicas(const World& world, int64_t most) {
-  const int64_t replicas = most < 1 ? most : std::gcd(world.size(), most);
-  return world.grid(replicas, replicas < 1 ? 1 : world.size() / replicas);
+  if (most < 1) {
+    throw std::invalid_argument(
+        absl::StrCat("gpipe::as_replicas was given ", most, " replicas at most; give 1 or more"));
+  }
+  const int64_t replicas = std::gcd(world.size(), most);
+  return world.grid(replicas, world.size() / replicas);
 }
 
 namespace internal {
@@ -183,6 +192,11 @@ bool ResilientRun::takes_snapshots() const {
 void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
   TORCH_CHECK_VALUE(make != nullptr && body != nullptr,
                     "ResilientRun::run was given an empty function");
+  if (std::exchange(has_run_, true)) {
+    throw std::logic_error(
+        "ResilientRun::run was called again, and an object makes one run; give all steps to "
+        "ResilientOptions::steps");
+  }
   generator_ = internal::generator_state();
   std::optional<Clock::time_point> failed;
   const auto recovered = [&] {
@@ -262,14 +276,18 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
   enter("make");
   // A process that was started again begins like this one, so all make the same.
   internal::set_generator_state(generator_);
-  parts_ = make(world_);
-  TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
-                    parts_.pipe ? "optimizer" : "pipeline",
-                    "; fill in ResilientParts::pipe and optimizer");
-  TORCH_CHECK_VALUE((parts_.keep == nullptr) == (parts_.put_back == nullptr),
-                    "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
-                    "give both, or none");
-  if (parts_.keep && !kept_at_first_) kept_at_first_ = parts_.keep();
+  try {
+    parts_ = make(world_);
+  } catch (const c10::Error&) {
+    // A pipeline over replicas refuses a model that some of them have trained.
+    if (std::any_of(parameters_.begin(), parameters_.end(),
+                    [](const auto& parameter) { return !parameter.expired(); })) {
+      say("parameters of the world before are still kept: make the model anew in make()");
+    }
+    throw;
+  }
+  check_parts();
+  if (!kept_at_first_) kept_at_first_ = kept();
   enter("restore");
   const int64_t first = restore();
   counts_.repeated_steps += std::max<int64_t>(furthest_ - first, 0);
@@ -301,6 +319,30 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
     (void)processes->exchange("ResilientRun: the end", "", /*is_patient=*/true);
     return true;
   });
+}
+
+void ResilientRun::check_parts() {
+  TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
+                    parts_.pipe ? "optimizer" : "pipeline",
+                    "; fill in ResilientParts::pipe and optimizer");
+  TORCH_CHECK_VALUE((parts_.keep == nullptr) == (parts_.put_back == nullptr),
+                    "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
+                    "give both, or none");
+  // No other tensor gets the address of one to which a weak pointer is kept.
+  std::unordered_set<const c10::TensorImpl*> former;
+  for (const auto& parameter : parameters_) former.insert(parameter._unsafe_get_target());
+  parameters_.clear();
+  for (const auto& parameter : parts_.pipe->named_parameters()) {
+    if (!parameter.value().defined()) continue;
+    TORCH_CHECK_VALUE(former.count(parameter.value().unsafeGetTensorImpl()) == 0,
+                      "ResilientRun: make() returned a pipeline with a parameter of the world "
+                      "before, ",
+                      text::in_quotes(parameter.key()),
+                      ", which is trained, or has no values in this process; make the model anew "
+                      "in make()");
+    parameters_.emplace_back(parameter.value().getIntrusivePtr());
+  }
+  internal::check_can_be_saved(parts_.pipe, *parts_.optimizer);
 }
 
 int64_t ResilientRun::restore() {
@@ -432,8 +474,17 @@ void ResilientRun::save(int64_t step) {
 Progress ResilientRun::progress(int64_t step) const {
   Progress progress;
   progress.step = step;
-  progress.settings = json{{"form", form()}, {"kept", parts_.keep ? parts_.keep() : ""}}.dump();
+  progress.settings = json{{"form", form()}, {"kept", kept()}}.dump();
   return progress;
+}
+
+std::string ResilientRun::kept() const {
+  std::string state = parts_.keep ? parts_.keep() : "";
+  const size_t valid = text::utf8_bytes(state);
+  TORCH_CHECK_VALUE(valid == state.size(),
+                    "ResilientRun: ResilientParts::keep returned bytes that are not UTF-8, behind ",
+                    valid, " that are; encode them (base64, hex)");
+  return state;
 }
 
 void ResilientRun::take(const Progress& progress) {
@@ -447,7 +498,8 @@ void ResilientRun::take(const Progress& progress) {
   if (then != form()) {
     throw std::runtime_error(
         "ResilientRun: the run had " + then + ", and make() gave " + form() +
-        ": the bits would be others. Give GPipeOptions the same in each world");
+        ": the bits would be others. Give GPipeOptions the same in each world, groups, too: by "
+        "default their number is that of the replicas");
   }
   if (parts_.put_back) parts_.put_back(settings.at("kept"));
 }

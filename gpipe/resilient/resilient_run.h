@@ -3,6 +3,9 @@
 #define GPIPE_RESILIENT_RESILIENT_RUN_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -30,8 +33,9 @@ struct ResilientOptions {
   int64_t snapshot_every = 10;
   // The folder of a checkpoint (gpipe/saving/saving.h), written before the first step,
   // before each step whose number is a multiple of `save_every`, and at the end. A run that begins
-  // goes on from a checkpoint that is there, as does a run whose state in memory is lost. Empty: no
-  // checkpoint.
+  // goes on from a checkpoint that is there, as does a run whose state in memory is lost. It must
+  // be on a file system that can exchange two folders at once (ext4, XFS, Btrfs and tmpfs can, NFS
+  // cannot), which each process tries when it makes the ResilientRun. Empty: no checkpoint.
   std::string path;
   int64_t save_every = 100;
   // How often a run goes on after deaths without a finished step between them.
@@ -42,6 +46,11 @@ struct ResilientOptions {
   // For a monitor: called in each process with what it does next: "meet", "make", "restore",
   // "snapshot", "save", "step" or "end".
   std::function<void(const char* phase)> on_phase = nullptr;
+  // After a death, a process that does not come to the next meeting within `world.silence_limit` is
+  // left out (WorldIsOver). So give more time than the longest layer takes, and the longest pause
+  // between two calls of a step. What loads slowly belongs in make(), where the others wait for
+  // `world.call_limit`; for a process that was started again, and has not come to run() yet, they
+  // wait for silence_limit, or 20 s if that is more.
   WorldOptions world;
 };
 
@@ -80,10 +89,12 @@ struct ResilientCounts {
 // and in a process that is alone, it takes no snapshots.
 //
 // Requirements: all processes make the same calls. Chunks, groups and cpu_threads_per_stage are
-// given to GPipeOptions, the same for each world; a world that differs in them is refused. A step's
-// data follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
+// given to GPipeOptions, the same for each world; a world that differs in them is refused. (If
+// groups are not given, there are as many as replicas, and a death may change that.) A step's data
+// follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
 // accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
-// an optimizer is kept outside of ResilientParts.
+// an optimizer is kept outside of ResilientParts. `make` makes the model anew: one that returns a
+// parameter of the world before is refused, since that is trained, or has no values any more.
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
@@ -103,21 +114,26 @@ class ResilientRun {
   using Body = std::function<void(ResilientParts& parts, int64_t step)>;
   using Meet = std::function<Meeting(const WorldOptions& options, const MeetAgainOptions& again)>;
 
-  // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1.
+  // Throws c10::ValueError for a negative number of steps or recoveries, and for intervals below 1;
+  // otherwise, for `path`, what check_checkpoint_path does, and std::runtime_error if a checkpoint
+  // could not be replaced there.
   explicit ResilientRun(ResilientOptions options);
   // For tests: with another way to meet; `is_resilient`: whether that can be done again.
   ResilientRun(ResilientOptions options, Meet meet, bool is_resilient);
 
-  // Returns when all ranks have made all steps. `make` is called once for each world, each time
-  // with the state that the CPU's generator has now, so the program may seed here or in `make`.
-  // `body` is called for each step: again for a step that is repeated, and then its last call
-  // counts. `end`: called after the last step, with the number of steps, and again after a death in
-  // it; for what needs the trained model, as its parameter_hash().
+  // Called once. Returns when all ranks have made all steps. `make` is called once for each world,
+  // each time with the state that the CPU's generator has now, so the program may seed here or in
+  // `make`. `body` is called for each step: again for a step that is repeated, and then its last
+  // call counts. `end`: called after the last step, with the number of steps, and again after a
+  // death in it; for what needs the trained model, as its parameter_hash().
   //
   // Throws what a user's function throws; DistributedFailure if a rank threw, or after more than
-  // `max_recoveries` deaths in a row; std::runtime_error if a state is lost, and no checkpoint is
-  // there, or if a machine lacks the memory for snapshots; c10::NotImplementedError, before the
-  // first step, for an optimizer that cannot be saved, such as LBFGS.
+  // `max_recoveries` deaths in a row; WorldIsOver in a process that the others have gone on
+  // without; std::runtime_error if a state is lost, and no checkpoint is there, or if a machine
+  // lacks the memory for snapshots; c10::NotImplementedError, before the first step, for an
+  // optimizer that cannot be saved, such as LBFGS, also where nothing is saved; c10::ValueError for
+  // parts that do not fit; std::logic_error if it is called again, or if the World of the world
+  // before is kept.
   void run(const Make& make, const Body& body, const Body& end = nullptr);
 
   // Prints a line on rank 0, once for each step however often the step is repeated. Call it on all
@@ -140,6 +156,8 @@ class ResilientRun {
   void meet_others();
   // The processes from rank `staying` on give the others what only they hold.
   void hand_over(int64_t staying);
+  // Throws c10::ValueError if `parts_` cannot be trained and restored.
+  void check_parts();
   // Runs in one world, until the run ends or a failure is thrown.
   void run_in_world(const Make& make, const Body& body, const Body& end);
   // Restores what the processes hold together. Returns the step to begin with.
@@ -149,6 +167,8 @@ class ResilientRun {
   void check_memory();
   void save(int64_t step);
   Progress progress(int64_t step) const;
+  // What ResilientParts::keep returns; empty without it. Throws c10::ValueError unless it is UTF-8.
+  std::string kept() const;
   // Restores what a snapshot or checkpoint has beside the states of model and optimizer.
   void take(const Progress& progress);
   // A text of the settings on which the bits depend beside the layout.
@@ -164,6 +184,8 @@ class ResilientRun {
   World world_;
   int64_t generation_ = 0;  // of `world_`, or of the one in which some were left over
   ResilientParts parts_;
+  // The parameters of the last world's model, to recognize them.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.
   std::vector<Snapshot> held_;
@@ -174,6 +196,7 @@ class ResilientRun {
   int64_t line_ = 0;  // how many lines were logged in that step
   int64_t furthest_ = 0;
   int64_t recoveries_in_a_row_ = 0;
+  bool has_run_ = false;
   bool was_rank_0_ = false;                 // in the world that has last told its lines
   bool is_saved_ = false;                   // whether there is a checkpoint at `path`
   int64_t saved_ = -1;                      // the step of that checkpoint; -1: not known
@@ -182,8 +205,9 @@ class ResilientRun {
   ResilientCounts counts_;
 };
 
-// The processes as replicas of one pipeline: as many of `most` as they can be shared among equally.
-// For make(), with ResilientOptions::multiple_of. Throws std::invalid_argument for fewer than one.
+// The processes as replicas of one pipeline: as many as divide both their number and `most`, so of
+// four at most, six processes are two replicas, and three are one. For make(), with
+// ResilientOptions::multiple_of. Throws std::invalid_argument if `most` is below 1.
 World as_replicas(const World& world, int64_t most);
 
 namespace internal {

@@ -4,14 +4,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,6 +24,20 @@
 #include <vector>
 
 #include "gpipe/distributed/failure.h"
+
+namespace {
+bool can_exchange_folders = true;
+}  // namespace
+
+// Replaces the function of the C library in the whole program.
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                         unsigned flags) noexcept {
+  if (flags == RENAME_EXCHANGE && !can_exchange_folders) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
 
 namespace gpipe {
 namespace {
@@ -47,13 +66,16 @@ DistributedFailure failure(FaultKind kind) {
   return DistributedFailure({fault});
 }
 
-ResilientParts make(int64_t chunks = 2, bool seeds = true) {
-  if (seeds) torch::manual_seed(1);
+ResilientParts parts_of(const torch::nn::Sequential& model, int64_t chunks = 2) {
   ResilientParts parts;
-  parts.pipe = GPipe(torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5)),
-                     GPipeOptions({2}).chunks(chunks).cpu_threads_per_stage(1));
+  parts.pipe = GPipe(model, GPipeOptions({2}).chunks(chunks).cpu_threads_per_stage(1));
   parts.optimizer = std::make_shared<torch::optim::Adam>(parts.pipe->local_parameters());
   return parts;
+}
+
+ResilientParts make(int64_t chunks = 2, bool seeds = true) {
+  if (seeds) torch::manual_seed(1);
+  return parts_of(torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5)), chunks);
 }
 
 double train(ResilientParts& parts, int64_t step) {
@@ -274,6 +296,115 @@ TEST(ResilientRun, RefusesWhatWouldGiveOtherBits) {
             .run([](const World&) { return ResilientParts(); }, [](ResilientParts&, int64_t) {});
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("returned no pipeline")));
+}
+
+// Goes on with what `model` returns after a loss.
+void lose_once(const std::function<torch::nn::Sequential()>& model) {
+  bool has_lost = false;
+  run_of(eight_steps())
+      .run([&](const World&) { return parts_of(model()); },
+           [&](ResilientParts& parts, int64_t step) {
+             train(parts, step);
+             if (step == 2 && !std::exchange(has_lost, true)) throw failure(FaultKind::kDeath);
+           });
+}
+
+TEST(ResilientRun, RefusesAModelThatIsKept) {
+  const torch::nn::Sequential kept(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
+  EXPECT_THAT([&] { lose_once([&] { return kept; }); },
+              ThrowsMessage<c10::ValueError>(
+                  HasSubstr("a parameter of the world before, '0.weight', which is trained")));
+  const torch::nn::Linear layer(4, 4);
+  EXPECT_THAT(
+      [&] { lose_once([&] { return torch::nn::Sequential(torch::nn::Dropout(0.5), layer); }); },
+      ThrowsMessage<c10::ValueError>(HasSubstr("'1.weight', which is trained")));
+  // As a pipeline over replicas, which compares the values.
+  const auto throws_then = [](bool keeps) {
+    std::vector<torch::nn::Sequential> models;
+    int64_t worlds = 0;
+    CaptureStderr();
+    EXPECT_THROW(lose_once([&]() -> torch::nn::Sequential {
+                   TORCH_CHECK_VALUE(++worlds == 1, "other values");
+                   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
+                   if (keeps) models.push_back(model);
+                   return model;
+                 }),
+                 c10::ValueError);
+    return GetCapturedStderr();
+  };
+  EXPECT_THAT(throws_then(true), HasSubstr("make the model anew in make()"));
+  EXPECT_EQ(throws_then(false), "");
+}
+
+TEST(ResilientRun, TakesANewModelBesideTheOldOne) {
+  std::vector<torch::nn::Sequential> models;
+  const torch::nn::Dropout dropout(0.5);  // has no parameters
+  lose_once([&] {
+    models.emplace_back(torch::nn::Linear(4, 4), dropout);
+    return models.back();
+  });
+  EXPECT_EQ(models.size(), 2u);
+}
+
+TEST(ResilientRun, SaysBeforeTheFirstStepWhatItCannotSave) {
+  const auto run_with = [](const std::string& path,
+                           const std::function<void(ResilientParts&)>& change) {
+    run_of(eight_steps(path))
+        .run(
+            [&](const World&) {
+              ResilientParts parts = make();
+              change(parts);
+              return parts;
+            },
+            [](ResilientParts&, int64_t) { ADD_FAILURE() << "a step was made"; });
+  };
+  for (const std::string& path : {std::string(), new_path()}) {
+    EXPECT_THAT(
+        [&] {
+          run_with(path, [](ResilientParts& parts) {
+            parts.keep = [] { return "ab\xff"; };
+            parts.put_back = [](const std::string&) {};
+          });
+        },
+        ThrowsMessage<c10::ValueError>(
+            HasSubstr("ResilientParts::keep returned bytes that are not UTF-8, behind 2 that are; "
+                      "encode them (base64, hex)")));
+    EXPECT_THAT(
+        [&] {
+          run_with(path, [](ResilientParts& parts) {
+            parts.optimizer = std::make_shared<torch::optim::LBFGS>(parts.pipe->parameters());
+          });
+        },
+        ThrowsMessage<c10::NotImplementedError>(HasSubstr("LBFGS has states")));
+  }
+}
+
+TEST(ResilientRun, TriesAtOnceWhetherACheckpointCanBeReplaced) {
+  can_exchange_folders = false;
+  EXPECT_THAT([] { run_of(eight_steps(new_path())); },
+              ThrowsMessage<std::runtime_error>(
+                  HasSubstr("give a path on one that can exchange folders (ext4, XFS,")));
+  EXPECT_NO_THROW(run_of(eight_steps()));
+  can_exchange_folders = true;
+  EXPECT_NO_THROW(run_of(eight_steps(new_path())));
+}
+
+TEST(ResilientRun, RunsOnce) {
+  ResilientRun run = run_of(eight_steps());
+  const auto begin = [&] { run.run([](const World&) { return make(); }, train); };
+  begin();
+  EXPECT_THAT(begin, ThrowsMessage<std::logic_error>(HasSubstr("run was called again")));
+}
+
+TEST(AsReplicas, DivideTheProcessesAndTheMost) {
+  const auto replicas = [](int64_t size, int64_t most) {
+    return as_replicas(World(nullptr, 0, size), most).replicas();
+  };
+  EXPECT_EQ(replicas(4, 4), 4);
+  EXPECT_EQ(replicas(6, 4), 2);
+  EXPECT_EQ(replicas(3, 4), 1);
+  EXPECT_THAT([&] { replicas(4, 0); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("given 0 replicas at most; give 1")));
 }
 
 }  // namespace

@@ -43,10 +43,13 @@ std::string new_path() {
          std::to_string(count++);
 }
 
-ResilientParts make(const World& world) {
+torch::nn::Sequential make_model() {
   torch::manual_seed(1);
-  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5),
-                              torch::nn::Linear(4, 4));
+  return torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5),
+                               torch::nn::Linear(4, 4));
+}
+
+ResilientParts parts_of(const torch::nn::Sequential& model, const World& world) {
   std::vector<int64_t> balance(static_cast<size_t>(world.size()), 1);
   balance.back() += 3 - world.size();
   ResilientParts parts;
@@ -55,6 +58,8 @@ ResilientParts make(const World& world) {
   parts.optimizer = std::make_shared<torch::optim::Adam>(parts.pipe->local_parameters());
   return parts;
 }
+
+ResilientParts make(const World& world) { return parts_of(make_model(), world); }
 
 void train(ResilientParts& parts, int64_t step) {
   parts.optimizer->zero_grad();
@@ -120,6 +125,27 @@ TEST(ResilientWorld, BeginsAnewIfTheFirstSnapshotIsLost) {
   });
   const std::string result = ranks->next(0);
   EXPECT_EQ(result, "1 " + ranks->next(0));
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+// Layers of the kept model that rank 1 had have no values on rank 0.
+TEST(ResilientWorld, RefusesAModelThatIsKept) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    const torch::nn::Sequential model = make_model();
+    ResilientRun run(steps(10), meets(world), /*is_resilient=*/true);
+    say(distributed::outcome([&, rank = world.rank()] {
+      run.run([&](const World& met) { return parts_of(model, met); },
+              [&](ResilientParts& parts, int64_t step) {
+                if (rank == 1 && step == 2) die();
+                train(parts, step);
+              });
+      return std::string("has run");
+    }));
+  });
+  EXPECT_EQ(ranks->next(0),
+            "value error: ResilientRun: make() returned a pipeline with a parameter of the world "
+            "before, '0.weight', which is trained, or has no values in this process; make the "
+            "model anew in make()");
   EXPECT_TRUE(ranks->ends(0));
 }
 

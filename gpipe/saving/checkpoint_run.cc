@@ -402,6 +402,10 @@ Saving saving_of(const std::string& call, GPipe& pipe, torch::optim::Optimizer& 
 
 }  // namespace
 
+void check_can_be_saved(GPipe& pipe, torch::optim::Optimizer& optimizer) {
+  (void)record_of(saving_of("", pipe, optimizer).optimizer, names_of(pipe));
+}
+
 void save_run(const std::string& call, GPipe& pipe, torch::optim::Optimizer& optimizer,
               const Progress& progress,
               const std::function<std::unique_ptr<CheckpointSink>(const ModelParts& parts)>& sink) {

@@ -84,6 +84,14 @@ class CheckpointSink {
                    const std::vector<std::string>& told) = 0;
 };
 
+// Throws what save_run() throws for an optimizer of which no checkpoint can be written: LBFGS, and
+// one of other parameters. Each process may call this by itself.
+void check_can_be_saved(GPipe& pipe, torch::optim::Optimizer& optimizer);
+
+// Throws std::runtime_error unless the file system can replace the checkpoint at `path` by the next
+// one at once. Tries it with two empty folders beside `path`. Each process may call this by itself.
+void check_replaceable(const std::string& path);
+
 // Writes the run to a sink. All processes call this. `call`: the name of the user's call, such as
 // "save_checkpoint".
 void save_run(const std::string& call, GPipe& pipe, torch::optim::Optimizer& optimizer,

@@ -124,6 +124,11 @@ void give_access(const std::string& path, const struct stat& old) {
   if (chmod(path.c_str(), rights) != 0) errno = 0;
 }
 
+// Whether two folders have changed places in one call.
+bool change_places(const std::string& one, const std::string& other) {
+  return renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0;
+}
+
 // Whether there is a folder at `place`, a resolved path. Throws if a checkpoint cannot be there.
 bool has_folder(const std::string& place,
                 const std::function<bool(const std::string& name)>& is_known) {
@@ -165,6 +170,16 @@ bool has_folder(const std::string& place,
 bool check_place(const std::string& place,
                  const std::function<bool(const std::string& name)>& is_known) {
   return has_folder(resolved(place), is_known);
+}
+
+void check_exchange(const std::string& place,
+                    const std::function<bool(const std::string& name)>& is_known) {
+  const DraftFolder one(place, {}, is_known), other(place, {}, is_known);
+  if (!change_places(one.path(), other.path())) {
+    fail(place,
+         "; its file system cannot replace a checkpoint by the next one at once: give a path on "
+         "one that can exchange folders (ext4, XFS, Btrfs and tmpfs can, NFS cannot)");
+  }
 }
 
 DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files,
@@ -276,7 +291,7 @@ void DraftFolder::commit() {
     }
     // The two folders change places in one call. rename() cannot be used, because it would require
     // that the old folder is empty.
-    if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) == 0) {
+    if (change_places(draft_, place_)) {
       old = std::exchange(draft_, "");
       continue;
     }

@@ -16,6 +16,12 @@ namespace gpipe::internal {
 bool check_place(const std::string& place,
                  const std::function<bool(const std::string& name)>& is_known);
 
+// Throws std::runtime_error unless the file system can exchange a folder at `place` for a new one
+// at once, as DraftFolder::commit() does. Tries it with two empty drafts. Otherwise throws what a
+// DraftFolder throws.
+void check_exchange(const std::string& place,
+                    const std::function<bool(const std::string& name)>& is_known);
+
 // A new folder PLACE.draft-NUMBER beside `place`, into which `files` are to be written. A link to a
 // folder is followed.
 //

@@ -257,6 +257,22 @@ TEST(DraftFolder, SaysThatAFileSystemCannotReplaceIt) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
+TEST(DraftFolder, IsTriedBeforehand) {
+  const std::string place = new_path();
+  const auto is_known = [](const std::string& name) { return name == "a" || name == "b"; };
+  for (const bool has_old_one : {false, true}) {
+    if (has_old_one) write(place, "one");
+    EXPECT_NO_THROW(check_exchange(place, is_known));
+    at_move = [] { return EINVAL; };
+    EXPECT_THAT([&] { check_exchange(place, is_known); },
+                ThrowsMessage<std::runtime_error>(
+                    HasSubstr("Invalid argument; its file system cannot replace")));
+    EXPECT_THAT(drafts_of(place), IsEmpty());
+    EXPECT_EQ(exists(place), has_old_one);
+  }
+  EXPECT_EQ(contents(place + "/a"), "one");
+}
+
 TEST(DraftFolder, IsWholeForReadersWhileOthersWrite) {
   const std::string place = new_path();
   write(place, "start");

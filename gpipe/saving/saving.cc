@@ -198,6 +198,15 @@ bool check_checkpoint_path(const std::string& path) {
   return internal::check_place(path, internal::is_checkpoint_file);
 }
 
+namespace internal {
+
+void check_replaceable(const std::string& path) {
+  check_path(path);
+  check_exchange(path, is_checkpoint_file);
+}
+
+}  // namespace internal
+
 bool has_checkpoint(const std::string& path) {
   check_path(path);
   std::error_code error;
