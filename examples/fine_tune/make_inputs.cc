@@ -1,8 +1,9 @@
 // Writes what fine_tune_test.sh trains on: OUT/model, a random Llama in a Hugging Face folder,
 // OUT/tied, one whose head has the embedding's matrix, with a tokenizer.json, OUT/short, one with 8
-// positions, and conversations, OUT/chats.safetensors and OUT/held_out.safetensors, in which the
-// answer to a number is that number, three times. OUT/of_tokenizer.safetensors says that it is of
-// OUT/tied's tokenizer. Also files with a mistake each, OUT/wrong_*.safetensors.
+// positions, OUT/capped, a Gemma 2, whose attention has a soft cap, and conversations,
+// OUT/chats.safetensors and OUT/held_out.safetensors, in which the answer to a number is that
+// number, three times. OUT/of_tokenizer.safetensors says that it is of OUT/tied's tokenizer. Also
+// files with a mistake each, OUT/wrong_*.safetensors.
 //
 //   make_inputs OUT
 #include <ATen/Functions.h>
@@ -84,6 +85,12 @@ int main(int /*argc*/, char** argv) {
   std::ofstream(out + "/tied/tokenizer.json") << "{}";
   const TransformerOptions few = TransformerOptions(options).max_positions(8);
   gpipe::models::save_hugging_face(out + "/short", few, *gpipe::models::transformer(few));
+  const TransformerOptions capped = gpipe::models::options_from_config(
+      R"({"model_type": "gemma2", "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+          "intermediate_size": 48, "max_position_embeddings": 64, "sliding_window": 8,
+          "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0})");
+  gpipe::models::save_hugging_face(out + "/capped", capped, *gpipe::models::transformer(capped));
   chats(0, 60).write(out + "/chats.safetensors");
   chats(60, 11).write(out + "/held_out.safetensors");
 

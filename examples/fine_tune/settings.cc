@@ -108,7 +108,8 @@ void read_model(Settings& settings) {
                      "; give a folder with config.json and weights of a family that "
                      "models/families.h has"));
   }
-  settings.options.packed(true).fused_attention(true);
+  // LibTorch's own attention computes no soft cap, which Gemma 2 has.
+  settings.options.packed(true).fused_attention(settings.options.block().attention_soft_cap() == 0);
   models::check(settings.options);
   const std::string type = absl::GetFlag(FLAGS_type);
   if (type != "float32" && type != "bfloat16") {

@@ -71,10 +71,10 @@ def main() -> None:
 
     data = torch.randint(VOCABULARY, (64, LENGTH), generator=torch.Generator().manual_seed(2))
     data[:, 1::2] = data[:, ::2]  # something to learn: each token comes twice
-    step, loss = 0, float("nan")
+    made, loss = 0, float("nan")  # how many steps were made, and the last one's loss
     if arguments.run and gpipe.has_checkpoint(arguments.run):
-        step = gpipe.load_checkpoint(arguments.run, model, optimizer).step
-    for step in range(step, arguments.steps):
+        made = gpipe.load_checkpoint(arguments.run, model, optimizer).step
+    for step in range(made, arguments.steps):
         batch = data[step * 16 % 64 :][:16]
         optimizer.zero_grad()
         loss = model.step(batch if model.is_here(0) else None, batch, next_token_loss).loss
@@ -82,8 +82,9 @@ def main() -> None:
         optimizer.step()
         if world.rank == 0:
             print(f"step {step}: loss {loss:.4f}", flush=True)
+        made = step + 1
     if arguments.run:
-        gpipe.save_checkpoint(arguments.run, model, optimizer, step=step + 1)
+        gpipe.save_checkpoint(arguments.run, model, optimizer, step=made)
     hash = model.parameter_hash()
     if world.rank == 0:
         print(f"loss {loss:.6f}, hash {hash}", flush=True)

@@ -19,6 +19,7 @@
 #include "python/extension/diagnose.h"
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
+#include "python/extension/grad_scaler.h"
 #include "python/extension/layer.h"
 #include "python/extension/pipeline.h"
 #include "python/extension/saving.h"
@@ -108,9 +109,9 @@ PYBIND11_MODULE(_gpipe, m) {
       .def_readwrite("cpu_threads_per_stage", &PipelineSettings::cpu_threads_per_stage);
 
   py::class_<StepSettings>(m, "StepSettings")
-      .def(py::init<std::string, std::string, py::object, bool, bool>(), py::arg("schedule"),
-           py::arg("reduction"), py::arg("weight"), py::arg("keep_outputs"),
-           py::arg("check_finite"));
+      .def(py::init<std::string, std::string, py::object, bool, bool, double>(),
+           py::arg("schedule"), py::arg("reduction"), py::arg("weight"), py::arg("keep_outputs"),
+           py::arg("check_finite"), py::arg("loss_scale") = 1.0);
 
   py::class_<Pipeline::Result>(m, "Result")
       .def_readonly("loss", &Pipeline::Result::loss)
@@ -133,6 +134,7 @@ PYBIND11_MODULE(_gpipe, m) {
       .def("materialize", &Pipeline::materialize);
 
   gpipe::python::define_zero_optimizer(m);
+  gpipe::python::define_grad_scaler(m);
   gpipe::python::define_saving(m);
   gpipe::python::define_diagnose(m);
 }

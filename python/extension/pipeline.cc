@@ -61,7 +61,8 @@ StepOptions step_options_of(const StepSettings& settings) {
   }
   options.reduction(settings.reduction == "sum" ? LossReduction::kSum : LossReduction::kMean)
       .keep_outputs(settings.keep_outputs)
-      .check_finite(settings.check_finite);
+      .check_finite(settings.check_finite)
+      .loss_scale(settings.loss_scale);
   if (settings.weight.is_none()) return options;
   options.weight([function = Held(settings.weight)](const Tensors& target) {
     return calling([&] { return py::cast<double>(py::float_(function.get()(to_python(target)))); });

@@ -46,6 +46,7 @@ struct StepSettings {
   pybind11::object weight;
   bool keep_outputs = false;
   bool check_finite = false;
+  double loss_scale = 1;
 };
 
 // Throws pybind11::value_error for a reduction that does not exist, and what schedule_by_name() and

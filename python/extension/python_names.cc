@@ -127,7 +127,8 @@ const std::vector<Pattern>& patterns() {
       {std::regex("\\b(?:at|c10|torch)::(?!optim::)"), "torch."},
       {std::regex("(^|[^.\\w])autograd::grad\\b"), "$1torch.autograd.grad"},
       {std::regex("\\bgpipe::balance::"), "gpipe.balance."},
-      {std::regex("\\b(gpipe|torch\\.autograd|Schedule|Placement|World|GPipe|ZeroOptimizer)::"),
+      {std::regex("\\b(gpipe|torch\\.autograd|Schedule|Placement|World|GPipe|ZeroOptimizer|"
+                  "GradScaler)::"),
        "$1."},
   };
   return *all;

@@ -10,6 +10,7 @@ GPipe           the pipeline
 StepResult      the result of a step
 World           the processes that a pipeline runs over
 ZeroOptimizer   an optimizer over replicas, each of which keeps a part of the states
+GradScaler      the factor of the loss that float16 needs
 save_checkpoint, load_checkpoint, load_weights
                 a run on the disk, in the C++ library's files
 diagnose        why a step is slow, and what to change
@@ -24,6 +25,7 @@ from gpipe._load import extension as _extension
 from gpipe import _checkpoints as _checkpoints
 from gpipe import balance, hugging_face, schedule, skip
 from gpipe.diagnosis import Advice, Diagnosis, diagnose
+from gpipe.grad_scaler import GradScaler
 from gpipe.pipeline import GPipe, StepResult
 from gpipe.saving import (
     Progress,
@@ -42,6 +44,7 @@ __all__ = [
     "DistributedFailure",
     "Fault",
     "GPipe",
+    "GradScaler",
     "Progress",
     "StepResult",
     "World",

@@ -79,6 +79,7 @@ class StepSettings:
         weight: Optional[Callable[..., float]],
         keep_outputs: bool,
         check_finite: bool,
+        loss_scale: float = ...,
     ) -> None: ...
 
 class Result:
@@ -113,6 +114,22 @@ class ZeroOptimizer:
         make: Callable[[list[Tensor]], tuple[str, list[_Group], Callable[[], Any]]],
     ) -> None: ...
     def step(self, rates: list[Optional[float]]) -> None: ...
+
+class GradScaler:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        init_scale: float,
+        growth_factor: float,
+        backoff_factor: float,
+        growth_interval: int,
+        enabled: bool,
+    ) -> None: ...
+    def unscale(self) -> bool: ...
+    def step(self, groups: list[_Group], step: Callable[[], Any]) -> bool: ...
+    def update(self) -> None: ...
+    def state(self) -> tuple[float, int]: ...
+    def load(self, scale: float, growth_steps: int) -> None: ...
 
 def diagnose(
     pipeline: Pipeline,

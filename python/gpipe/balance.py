@@ -29,6 +29,7 @@ from typing import Any, Optional, Union
 from torch import Tensor, nn
 
 from gpipe._load import extension
+from gpipe.pipeline import Pipelined
 from gpipe.schedule import Schedule, parse
 
 __all__ = [
@@ -41,7 +42,10 @@ Value = Union[Tensor, tuple[Tensor, ...]]
 
 def _layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
     if not isinstance(model, nn.Sequential):
-        raise TypeError(f"the model must be an nn.Sequential of layers, not {type(model).__name__}")
+        hint = ": give nn.Sequential(*pipe), its layers" if isinstance(model, Pipelined) else ""
+        raise TypeError(
+            f"the model must be an nn.Sequential of layers, not {type(model).__name__}{hint}"
+        )
     return list(model.named_children())
 
 

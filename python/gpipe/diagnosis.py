@@ -149,7 +149,10 @@ def diagnose(
     whatever a layer raises.
     """
     if not isinstance(model, Pipelined):
-        raise TypeError(f"diagnose takes a gpipe.GPipe, not {type(model).__name__}")
+        raise TypeError(
+            f"diagnose takes a gpipe.GPipe, not {type(model).__name__}: give the pipeline whose "
+            f"steps are to be faster"
+        )
     if model._world is not None and model._world.size > 1:
         raise ValueError(
             f"diagnose is for a pipeline in one process, and this one is over "

@@ -75,7 +75,8 @@ def layers(model: nn.Module) -> nn.Sequential:
 
     They take token numbers (N, T), all rows of full length (there is no attention mask), and give
     the logits (N, T, tokens) that the model gives. They are made of the model's own modules:
-    training them trains the model. Weights that the model ties (embedding and head) stay tied.
+    training them trains the model. Weights that the model ties (embedding and head) stay tied: in
+    a pipeline, both layers must then be on one device, or in different processes.
 
     Raises TypeError for another model, and ValueError for another attention than "sdpa" (which is
     causal without a mask), for cross-attention, and for gradient checkpointing, in whose place is

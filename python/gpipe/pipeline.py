@@ -20,6 +20,14 @@ __all__ = ["GPipe", "StepResult"]
 Value = Union[Tensor, tuple[Tensor, ...]]
 Device = Union[torch.device, int, str]
 CHECKPOINTS = ("always", "except_last", "never")
+# The hooks that calls and state dicts run, by the names of the attributes that keep them.
+CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+STATE_HOOKS = (
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,34 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
             f"{partitions}): give a device for each, which may be the same one several times"
         )
     return found[:partitions]
+
+
+def verify_sequential(module: Any) -> None:
+    """Raises TypeError unless it is an nn.Sequential of layers and nothing else.
+
+    A pipeline is made of the layers, so what the Sequential itself has would be lost.
+    """
+    kind = type(module).__name__
+    if not isinstance(module, nn.Sequential):
+        raise TypeError(f"module must be nn.Sequential to be partitioned, not {kind}")
+    if type(module).forward is not nn.Sequential.forward:
+        raise TypeError(
+            f"{kind} has a forward of its own, which a pipeline would not call: give an "
+            f"nn.Sequential of the layers"
+        )
+    found = [
+        name.strip("_").replace("_", " ")
+        for name in (*CALL_HOOKS, *STATE_HOOKS)
+        if getattr(module, name)
+    ]
+    for what, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+        found += [f"the {what} '{name}'" for name, each in tensors.items() if each is not None]
+    if found:
+        raise TypeError(
+            f"the {kind} itself has {', '.join(found)}, and a pipeline takes over its layers "
+            f"alone: register hooks on a layer, and make parameters and buffers attributes of the "
+            f"layer that uses them"
+        )
 
 
 def _integer(name: str, value: Any) -> int:
@@ -197,6 +233,7 @@ class Pipelined(nn.Module):
         weight: Optional[Callable[[Value], float]] = None,
         keep_outputs: bool = False,
         check_finite: bool = False,
+        loss_scale: float = 1.0,
     ) -> StepResult:
         """Runs forward, loss and backward inside the pipeline, and adds to the gradients.
 
@@ -212,6 +249,8 @@ class Pipelined(nn.Module):
         keep_outputs: whether the result has the model's outputs.
         check_finite: whether to look for the first NaN or infinity, which is raised as a ValueError
             that names the layer.
+        loss_scale: what gradients are multiplied by, and the loss of the result is not, as float16
+            needs it. gpipe.GradScaler chooses it.
 
         Over processes all call it, and the result is the same on all. The input may be None where
         the first stage is not, the target where the last stage is not.
@@ -220,7 +259,7 @@ class Pipelined(nn.Module):
         loss_fn raises; on the other ranks that is a DistributedFailure.
         """
         settings = extension.StepSettings(
-            str(schedule), str(reduction), weight, keep_outputs, check_finite
+            str(schedule), str(reduction), weight, keep_outputs, check_finite, float(loss_scale)
         )
         result = self._current().step(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
@@ -396,7 +435,8 @@ class GPipe(Pipelined):
     module: its layers each take and give a tensor or a tuple of tensors. They stay the user's own
         objects, under the same state-dict keys, and are moved to their devices.
     balance: how many consecutive layers each partition has.
-    devices: of each partition. Default: every CUDA device in order; without any, the CPU.
+    devices: of each partition. Default: every CUDA device in order; without any, the CPU. Over
+        processes, one for this process. Default there: the CPU, also where there are GPUs.
     chunks: into how many micro-batches a mini-batch is cut, along dimension 0.
     checkpoint: "always", "except_last" or "never", or one of them for each partition: which
         micro-batches compute their activations again in backward (in training mode only).
@@ -407,12 +447,12 @@ class GPipe(Pipelined):
     cpu_threads_per_stage: intra-op threads of each stage. Default: an equal share.
     world: the processes that the stages, or replicas of all of them, are spread over. All make the
         same pipeline of the whole model, and the same calls, in the same order. Layers of other
-        processes then lose their memory (is_here). devices: one for this process. Default: this
-        process alone.
+        processes then lose their memory (is_here). Default: this process alone.
     processes: the process of each worker. Default: worker k in process k.
 
-    Raises TypeError for a module that is not a Sequential or whose skips do not pair up, ValueError
-    for a balance, chunks or checkpoint that do not fit, IndexError for too few devices.
+    Raises TypeError for a module that is not a Sequential, that has hooks, parameters, buffers or a
+    forward besides its layers', or whose skips do not pair up, ValueError for a balance, chunks or
+    checkpoint that do not fit, IndexError for too few devices.
     """
 
     def __init__(
@@ -432,15 +472,7 @@ class GPipe(Pipelined):
         processes: Optional[Sequence[int]] = None,
     ) -> None:
         super().__init__()
-        if not isinstance(module, nn.Sequential):
-            raise TypeError(
-                f"module must be nn.Sequential to be partitioned, not {type(module).__name__}"
-            )
-        if type(module).forward is not nn.Sequential.forward:
-            raise TypeError(
-                f"{type(module).__name__} has a forward of its own, which a pipeline would not "
-                f"call: give an nn.Sequential of the layers"
-            )
+        verify_sequential(module)
         self._balance = [int(count) for count in balance]
         if world is not None and not isinstance(world, World):
             raise TypeError(f"world must be a gpipe.World, not {type(world).__name__}")

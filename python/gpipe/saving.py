@@ -183,7 +183,7 @@ def save_checkpoint(
     step, rows: steps that were made, and rows of the data that were trained on.
     settings: the program's own words, which load_checkpoint gives back.
     others: objects with state_dict() of plain values, by names of your own: learning-rate
-        schedulers, torch.amp.GradScaler. Over processes their states must be the same on all.
+        schedulers, GradScaler. Over processes their states must be the same on all.
 
     Raises ValueError for a path that holds anything else than a checkpoint, for parameters that the
     model does not have and for negative numbers, NotImplementedError for states that no checkpoint

@@ -22,6 +22,7 @@ import contextlib
 import functools
 import itertools
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Any, ClassVar, Optional
 
@@ -32,33 +33,41 @@ from gpipe._load import extension
 __all__ = ["Namespace", "Skippable", "pop", "skippable", "stash", "verify_skippables"]
 
 
+_numbers: dict[uuid.UUID, int] = {}  # of the namespaces that were asked for theirs
+_next_numbers = itertools.count(1)
+
+
 @functools.total_ordering
 class Namespace:
     """Keeps equal names apart: isolate each pair of layers in a namespace of its own.
 
-    A copy equals its original; two that are made separately are never equal. Their order has no
-    meaning. None stands for the namespace of whatever was not isolated.
+    A copy, also one that was unpickled in another process, equals its original; two that are made
+    separately are never equal. Their order has no meaning. None stands for the namespace of
+    whatever was not isolated.
     """
 
-    _numbers = itertools.count(1)
-
-    __slots__ = ("number",)
+    __slots__ = ("id",)
 
     def __init__(self) -> None:
-        self.number = next(self._numbers)
+        self.id = uuid.uuid4()
+
+    @property
+    def number(self) -> int:
+        """What the extension knows it by, in this process."""
+        return _numbers.setdefault(self.id, next(_next_numbers))
 
     def __repr__(self) -> str:
-        return f"<Namespace {self.number}>"
+        return f"<Namespace '{self.id}'>"
 
     def __hash__(self) -> int:
-        return hash(self.number)
+        return hash(self.id)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Namespace) and self.number == other.number
+        return isinstance(other, Namespace) and self.id == other.id
 
     def __lt__(self, other: object) -> bool:
         # None, the default namespace, comes before all others.
-        return isinstance(other, Namespace) and self.number < other.number
+        return isinstance(other, Namespace) and self.id < other.id
 
 
 class stash:

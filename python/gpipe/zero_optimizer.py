@@ -54,12 +54,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
         no parameters. If this replica has none at all, it gets an empty placeholder.
     options: what `make` gets by name.
 
-    It is a torch.optim.Optimizer: schedulers take it. So does torch.amp.GradScaler where each replica
-    is one process; otherwise its ranks would decide differently. Clip by model.clip_grad_norm_,
-    which knows all processes. `param_groups` have all parameters of this process; set learning rates and other options there, alike on all ranks.
-    Each step uses what they are then. `state` is empty: states are in `local`. state_dict() and
-    load_state_dict() are those of `local`, this replica's part; gpipe.save_checkpoint writes the
-    states of all replicas, and reads those of a plain optimizer, too.
+    It is a torch.optim.Optimizer: schedulers take it, and so does gpipe.GradScaler (torch's only
+    where each replica is one process; otherwise its ranks would decide differently). Clip by
+    model.clip_grad_norm_, which knows all processes. `param_groups` have all parameters of this
+    process; set learning rates and other options there, alike on all ranks. Each step uses what
+    they are then. `state` is empty: states are in `local`. state_dict() and load_state_dict() are
+    those of `local`, this replica's part; gpipe.save_checkpoint writes the states of all replicas,
+    and reads those of a plain optimizer, too.
 
     All processes make it together: if `make` raises on one rank, the others get DistributedFailure,
     and all may try again. Raises TypeError for a model that is not a pipeline and for what `make`

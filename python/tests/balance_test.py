@@ -90,6 +90,10 @@ def test_balances():
         balance.balance_by_time(5, model, torch.rand(2, 1))
     with pytest.raises(TypeError, match="nn.Sequential of layers, not Linear"):
         balance.balance_by_time(1, nn.Linear(1, 1), torch.rand(1, 1))
+    pipe = GPipe(growing, [2, 1])
+    with pytest.raises(TypeError, match=r"not GPipe: give nn.Sequential\(\*pipe\)"):
+        balance.balance_by_size(2, pipe, torch.rand(2, 4))
+    assert balance.balance_by_size(2, nn.Sequential(*pipe), torch.rand(2, 4)) == [2, 1]
 
 
 def test_a_layer_that_fails():

@@ -9,7 +9,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+import gpipe
 from gpipe import GPipe
+from gpipe.torchgpipe import GPipe as TorchGPipe
 
 
 class Calls(nn.Module):
@@ -74,6 +76,53 @@ def test_hooks_of_layers_may_change_what_passes():
     layer.register_full_backward_hook(lambda _m, gradients, _: (gradients[0] * 3,))
     layer.weight.register_hook(lambda gradient: gradient * 5)
     assert_same_training([nn.Linear(4, 4), layer, nn.Linear(4, 4)])
+
+
+class OwnForward(nn.Sequential):
+    def forward(self, input):
+        return super().forward(input) + 1
+
+
+class OwnParameter(nn.Sequential):
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_parameter("bias", None)
+        self.register_buffer("mean", torch.ones(1))
+        self.register_buffer("none", None)
+
+
+def ignore(*_):
+    """A hook."""
+
+
+@pytest.mark.parametrize("kind", [GPipe, TorchGPipe])
+@pytest.mark.parametrize(
+    "found, change",
+    [
+        ("forward pre hooks,", lambda model: model.register_forward_pre_hook(ignore)),
+        ("forward hooks,", lambda model: model.register_forward_hook(ignore)),
+        ("backward pre hooks,", lambda model: model.register_full_backward_pre_hook(ignore)),
+        ("backward hooks,", lambda model: model.register_full_backward_hook(ignore)),
+        ("state dict pre hooks,", lambda model: model.register_state_dict_pre_hook(ignore)),
+        ("state dict hooks,", lambda model: model.register_state_dict_post_hook(ignore)),
+        (
+            "load state dict pre hooks,",
+            lambda model: model.register_load_state_dict_pre_hook(ignore),
+        ),
+        (
+            "load state dict post hooks,",
+            lambda model: model.register_load_state_dict_post_hook(ignore),
+        ),
+        ("the parameter 'scale', the buffer 'mean',", lambda model: OwnParameter(*model)),
+        ("OwnForward has a forward of its own", lambda model: OwnForward(*model)),
+    ],
+)
+def test_what_the_sequential_itself_has_is_refused(kind, found, change):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    changed = change(model)
+    with pytest.raises(TypeError, match=found):
+        kind(changed if isinstance(changed, nn.Sequential) else model, [1, 1])
 
 
 def test_functions_of_autograd():
@@ -285,6 +334,111 @@ def test_grad_scaler():
         assert all(torch.allclose(a, b) for a, b in zip(pipe.parameters(), other.parameters()))
         for optimizer in optimizers:
             optimizer.zero_grad()
+
+
+def test_the_pipelines_own_scaler_is_torchs():
+    """Factors, steps that are left out, and parameters are those of torch.amp.GradScaler."""
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), [1, 1], chunks=2)
+    other = copy.deepcopy(pipe)
+    own = nn.Parameter(torch.ones(()))  # of the loss function alone
+    own_other = nn.Parameter(torch.ones(()))
+    options = dict(init_scale=1024.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2)
+    scaler = gpipe.GradScaler(pipe, **options)
+    torchs = torch.amp.GradScaler("cpu", **options)
+    optimizers = [
+        torch.optim.SGD([*model.parameters(), parameter], lr=0.001, momentum=0.9)
+        for model, parameter in ((pipe, own), (other, own_other))
+    ]
+    for k, infinite in enumerate(["", "pipeline", "", "", "loss", "", "", ""]):
+        input = torch.rand(4, 4)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        result = pipe.step(input, None, lambda y: total(y) * own, loss_scale=scaler.get_scale())
+        scaled = other.step(input, None, lambda y: torchs.scale(total(y) * own_other))
+        assert result.loss * scaler.get_scale() == scaled.loss  # with torch's, the loss is scaled
+        for model, parameter in ((pipe, own), (other, own_other)):
+            if infinite:
+                changed = model[1].bias if infinite == "pipeline" else parameter
+                changed.grad.fill_(float("inf"))
+        if k % 2 == 1:
+            assert scaler.unscale_() == (infinite != "pipeline")
+            torchs.unscale_(optimizers[1])
+            with pytest.raises(ValueError, match="GradScaler.unscale_ was called a second time"):
+                scaler.unscale_()
+        assert scaler.step(optimizers[0]) == (infinite == "")
+        torchs.step(optimizers[1])
+        scaler.update()
+        torchs.update()
+        assert scaler.get_scale() == torchs.get_scale()
+        assert scaler.state_dict().items() <= torchs.state_dict().items()
+        assert all(map(torch.equal, [*pipe.parameters(), own], [*other.parameters(), own_other]))
+    assert scaler.get_scale() == 1024.0 * 0.25 * 4.0 * 0.25 * 4.0
+
+    again = gpipe.GradScaler(pipe)
+    again.load_state_dict(torchs.state_dict())
+    assert again.get_scale() == scaler.get_scale() and again.state_dict() == scaler.state_dict()
+
+
+def test_a_pipeline_that_is_made_again_within_a_step_of_the_scaler():
+    pipe = TorchGPipe(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), [1, 1], chunks=2)
+    scaler = gpipe.GradScaler(pipe, init_scale=4.0)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=1.0)
+    for divides in (True, False):
+        pipe.step(torch.rand(4, 4), None, total, loss_scale=scaler.get_scale())
+        for parameter in pipe.parameters():
+            parameter.grad.fill_(4.0)
+        if divides:
+            assert scaler.unscale_()
+        pipe.chunks = 4 if divides else 1
+        pipe.parameter_hash()  # makes it again
+        assert scaler.step(optimizer)
+        assert all(torch.equal(p.grad, torch.ones_like(p)) for p in pipe.parameters())
+        scaler.update()
+
+
+def test_an_optimizer_that_fails_leaves_the_factor():
+    class Fails(torch.optim.SGD):
+        def step(self, closure=None):
+            raise ZeroDivisionError
+
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4)), [1])
+    scaler = gpipe.GradScaler(pipe, init_scale=4.0)
+    for optimizer in (Fails(pipe.parameters()), torch.optim.SGD(pipe.parameters(), lr=0.1)):
+        pipe.zero_grad()
+        pipe.step(torch.rand(1, 4), None, total, loss_scale=scaler.get_scale())
+        gradient = pipe[0].weight.grad / 4
+        if isinstance(optimizer, Fails):
+            with pytest.raises(ZeroDivisionError):
+                scaler.step(optimizer)
+        else:
+            assert scaler.step(optimizer)
+        assert torch.equal(pipe[0].weight.grad, gradient) and scaler.get_scale() == 4.0
+    scaler.update()
+
+
+def test_what_a_scaler_refuses():
+    pipe = GPipe(nn.Sequential(nn.Linear(4, 4)), [1])
+    with pytest.raises(TypeError, match="not Linear: for a plain module take torch.amp.GradScaler"):
+        gpipe.GradScaler(nn.Linear(4, 4))
+    for options in (
+        dict(init_scale=0.0), dict(growth_factor=1.0), dict(backoff_factor=1.0),
+        dict(growth_interval=0),
+    ):
+        with pytest.raises(ValueError, match=f"{list(options)[0]}= must be"):
+            gpipe.GradScaler(pipe, **options)
+    scaler = gpipe.GradScaler(pipe)
+    with pytest.raises(ValueError, match="GradScaler.update was called without"):
+        scaler.update()
+    with pytest.raises(TypeError, match="optimizer must be a torch.optim.Optimizer, not GPipe"):
+        scaler.step(pipe)
+    with pytest.raises(ValueError, match="loss_scale= must be positive"):
+        pipe.step(torch.rand(1, 4), None, total, loss_scale=0.0)
+    off = gpipe.GradScaler(pipe, enabled=False)
+    pipe.step(torch.rand(1, 4), None, total, loss_scale=off.get_scale())
+    gradient = pipe[0].weight.grad.clone()
+    assert off.get_scale() == 1.0 and off.step(torch.optim.SGD(pipe.parameters(), lr=0.1))
+    off.update()
+    assert torch.equal(pipe[0].weight.grad, gradient)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """gpipe.skip. The numbers are those of the cases of torchgpipe 0.0.7 that the tests are about."""
 
 import copy
+import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -35,7 +38,31 @@ def test_123_namespaces_differ():
 def test_124_a_copy_of_a_namespace_equals_it():
     ns = Namespace()
     assert copy.deepcopy(ns) == ns and hash(copy.copy(ns)) == hash(ns)
-    assert (ns < Namespace()) != (Namespace() < ns)
+    other = Namespace()
+    assert (ns < other) != (other < ns)
+
+
+def test_a_namespace_of_another_process_is_none_of_this_one():
+    program = (
+        "import pickle, sys; from gpipe.skip import Namespace; "
+        "made = [Namespace() for _ in range(999)]; "
+        "sys.stdout.buffer.write(pickle.dumps((made, made[0])))"
+    )
+    pickled = subprocess.run(
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, timeout=600
+    ).stdout
+    others, first = pickle.loads(pickled)
+    assert first == others[0] and hash(first) == hash(others[0]) and len(set(others)) == 999
+    own = Namespace()
+    assert own not in others and own.number not in [other.number for other in others]
+    assert first.number == others[0].number and first.number != others[1].number
+    model = nn.Sequential(
+        layer(stashes=["x"]).isolate(own),
+        *[layer(stashes=["x"]).isolate(other) for other in others[:2]],
+        *[layer(pops=["x"]).isolate(ns) for ns in (others[1], own, first)],
+    )
+    input = torch.randn(4, 1)
+    assert torch.equal(GPipe(model, [1] * 6, chunks=2)(input), model(input))
 
 
 def test_125_text():

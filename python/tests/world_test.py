@@ -88,6 +88,37 @@ def test_several_stages_in_a_process(tmp_path):
         assert result == expected
 
 
+def test_a_scaler_decides_on_all_processes(tmp_path):
+    """Gradients that are infinite in the last stage alone leave out the step of all."""
+    body = """
+scaler = gpipe.GradScaler(pipe, init_scale=1024.0, growth_interval=2)
+facts = []
+for k in range(6):
+    optimizer.zero_grad()
+    has_input = pipe.is_here(0)
+    result = pipe.step(input if has_input else None, target, mse, loss_scale=scaler.get_scale())
+    if k == 1 and pipe.is_here(-1):
+        pipe[-1].bias.grad.fill_(float("inf"))
+    if k > 1:
+        scaler.unscale_()
+        pipe.clip_grad_norm_(0.5)
+    facts.append([scaler.get_scale(), scaler.step(optimizer), result.loss, pipe.parameter_hash()])
+    scaler.update()
+    if k == 3:
+        gpipe.save_checkpoint(out / "run", pipe, optimizer, others={"scaler": scaler})
+        scaler = gpipe.GradScaler(pipe, growth_interval=2)
+        gpipe.load_checkpoint(out / "run", pipe, optimizer, others={"scaler": scaler})
+tell(facts=facts)
+"""
+    expected = alone(tmp_path / "one", [4, 2], body)
+    facts = expected["facts"]
+    assert [fact[0] for fact in facts] == [1024, 1024, 512, 512, 1024, 1024]
+    assert [fact[1] for fact in facts] == [True, False, True, True, True, True]
+    assert [one[3] == two[3] for one, two in zip(facts, facts[1:])] == [True, *[False] * 4]
+    program = CONNECT + "balance, arguments = [4, 2], {}\n" + TRAIN + body
+    assert run(tmp_path / "all", program, 2) == [expected] * 2
+
+
 @pytest.mark.parametrize("grid", [(2, 1), (2, 2)])
 def test_replicas(tmp_path, grid):
     replicas, each = grid

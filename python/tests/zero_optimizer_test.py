@@ -176,6 +176,8 @@ def test_in_one_process():
     pipe.step(torch.rand(4, 4), torch.rand(4, 2), lambda y, t: scaler.scale(mse(y, t)))
     scaler.step(again)
     scaler.update()
+    before = pipe.parameter_hash()
+    assert gpipe.GradScaler(pipe).step(again) and pipe.parameter_hash() != before
 
     with pytest.raises(ValueError, match="takes no closure"):
         optimizer.step(lambda: None)

@@ -9,7 +9,15 @@ from typing import Any, Optional
 import torch
 from torch import nn
 
-from gpipe.pipeline import CHECKPOINTS, Device, Pipelined, devices_for, place
+from gpipe.pipeline import (
+    CALL_HOOKS,
+    CHECKPOINTS,
+    Device,
+    Pipelined,
+    devices_for,
+    place,
+    verify_sequential,
+)
 from gpipe.skip import verify_skippables
 from gpipe.torchgpipe.batchnorm import DeferredBatchNorm
 
@@ -28,22 +36,13 @@ a balance by profiling:
 """
 
 
-_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
-
-
 class BalanceError(ValueError):
     """A balance that does not fit the model."""
 
 
 def verify_module(module: nn.Sequential) -> None:
     """Raises TypeError or ValueError for what cannot be partitioned."""
-    if not isinstance(module, nn.Sequential):
-        raise TypeError("module must be nn.Sequential to be partitioned")
+    verify_sequential(module)
     children = list(module.named_children())
     if len(children) != len(module):
         raise ValueError("module with duplicate children is not supported")
@@ -64,7 +63,8 @@ class GPipe(Pipelined):
     checkpoint: "always", "except_last" or "never".
     deferred_batch_norm: whether running statistics are updated once per mini-batch.
 
-    Raises TypeError, ValueError and IndexError as torchgpipe does.
+    Raises TypeError, ValueError and IndexError as torchgpipe does, and TypeError for hooks, buffers
+    and a forward that the Sequential itself has, which torchgpipe drops.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GPipe(Pipelined):
         units, balance = [], []
         for partition in self._modules["partitions"]._modules.values():
             layers = list(partition._modules.items())
-            if any(getattr(partition, hooks) for hooks in _HOOKS):
+            if any(getattr(partition, hooks) for hooks in CALL_HOOKS):
                 layers = [(layers[0][0], partition)]
             units += layers
             balance.append(len(layers))

@@ -25,7 +25,7 @@ class SkipLayout:
         for (ns, name), (source, target) in skip_routes.items():
             self.by_partition[target].append((source, ns, name))
         for routes in self.by_partition:
-            routes.sort(key=lambda route: (route[0], 0 if route[1] is None else route[1].number, route[2]))
+            routes.sort(key=lambda route: (route[0], str(route[1] and route[1].id), route[2]))
 
     def copy_policy(self, next_j: int) -> Iterator[tuple[int, Optional[Namespace], str]]:
         """(source, namespace, name) of what comes to the partition from others, by source."""
