@@ -1,6 +1,7 @@
 #include "gpipe/resilient/resilient_run.h"
 
 #include <c10/util/Exception.h>
+#include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <chrono>
@@ -333,16 +334,22 @@ void ResilientRun::check_parts() {
   for (const auto& parameter : parameters_) former.insert(parameter._unsafe_get_target());
   parameters_.clear();
   for (const auto& parameter : parts_.pipe->named_parameters()) {
-    if (!parameter.value().defined()) continue;
-    TORCH_CHECK_VALUE(former.count(parameter.value().unsafeGetTensorImpl()) == 0,
+    const at::Tensor& tensor = parameter.value();
+    if (!tensor.defined()) continue;
+    // A frozen table that the program keeps has the values that it had.
+    const bool keeps_values = !tensor.requires_grad() && !tensor.is_meta();
+    TORCH_CHECK_VALUE(keeps_values || former.count(tensor.unsafeGetTensorImpl()) == 0,
                       "ResilientRun: make() returned a pipeline with a parameter of the world "
                       "before, ",
                       text::in_quotes(parameter.key()),
                       ", which is trained, or has no values in this process; make the model anew "
                       "in make()");
-    parameters_.emplace_back(parameter.value().getIntrusivePtr());
+    parameters_.emplace_back(tensor.getIntrusivePtr());
   }
-  internal::check_can_be_saved(parts_.pipe, *parts_.optimizer);
+  const bool is_saved = is_resilient_ || !options_.path.empty();
+  if (is_saved || dynamic_cast<torch::optim::LBFGS*>(parts_.optimizer.get()) != nullptr) {
+    internal::check_can_be_saved(parts_.pipe, *parts_.optimizer);
+  }
 }
 
 int64_t ResilientRun::restore() {

@@ -94,7 +94,8 @@ struct ResilientCounts {
 // follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
 // accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
 // an optimizer is kept outside of ResilientParts. `make` makes the model anew: one that returns a
-// parameter of the world before is refused, since that is trained, or has no values any more.
+// parameter of the world before is refused, since that is trained, or has no values any more. (A
+// frozen one that has its values may be kept.)
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
@@ -130,9 +131,9 @@ class ResilientRun {
   // Throws what a user's function throws; DistributedFailure if a rank threw, or after more than
   // `max_recoveries` deaths in a row; WorldIsOver in a process that the others have gone on
   // without; std::runtime_error if a state is lost, and no checkpoint is there, or if a machine
-  // lacks the memory for snapshots; c10::NotImplementedError, before the first step, for an
-  // optimizer that cannot be saved, such as LBFGS, also where nothing is saved; c10::ValueError for
-  // parts that do not fit; std::logic_error if it is called again, or if the World of the world
+  // lacks the memory for snapshots; c10::NotImplementedError, before the first step, for LBFGS and,
+  // where states are copied or saved, for another optimizer that cannot be saved; c10::ValueError
+  // for parts that do not fit; std::logic_error if it is called again, or if the World of the world
   // before is kept.
   void run(const Make& make, const Body& body, const Body& end = nullptr);
 

@@ -339,11 +339,18 @@ TEST(ResilientRun, RefusesAModelThatIsKept) {
 TEST(ResilientRun, TakesANewModelBesideTheOldOne) {
   std::vector<torch::nn::Sequential> models;
   const torch::nn::Dropout dropout(0.5);  // has no parameters
-  lose_once([&] {
-    models.emplace_back(torch::nn::Linear(4, 4), dropout);
-    return models.back();
-  });
-  EXPECT_EQ(models.size(), 2u);
+  const torch::nn::Linear frozen(4, 4);   // keeps its values
+  for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  for (const torch::nn::AnyModule& kept :
+       {torch::nn::AnyModule(dropout), torch::nn::AnyModule(frozen)}) {
+    models.clear();
+    lose_once([&] {
+      models.emplace_back(torch::nn::Linear(4, 4));
+      models.back()->push_back(kept);
+      return models.back();
+    });
+    EXPECT_EQ(models.size(), 2u);
+  }
 }
 
 TEST(ResilientRun, SaysBeforeTheFirstStepWhatItCannotSave) {

@@ -129,6 +129,9 @@ bool change_places(const std::string& one, const std::string& other) {
   return renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0;
 }
 
+// Whether the file system has no such call, by what is in errno after it.
+bool cannot_exchange(int error) { return error == EINVAL || error == ENOSYS; }
+
 // Whether there is a folder at `place`, a resolved path. Throws if a checkpoint cannot be there.
 bool has_folder(const std::string& place,
                 const std::function<bool(const std::string& name)>& is_known) {
@@ -174,8 +177,14 @@ bool check_place(const std::string& place,
 
 void check_exchange(const std::string& place,
                     const std::function<bool(const std::string& name)>& is_known) {
-  const DraftFolder one(place, {}, is_known), other(place, {}, is_known);
-  if (!change_places(one.path(), other.path())) {
+  std::optional<DraftFolder> one, other;
+  try {
+    one.emplace(place, std::vector<std::string>(), is_known);
+    other.emplace(place, std::vector<std::string>(), is_known);
+  } catch (const std::runtime_error&) {
+    return;  // a process that never saves needs no place to write; the others' saves report it
+  }
+  if (!change_places(one->path(), other->path()) && cannot_exchange(errno)) {
     fail(place,
          "; its file system cannot replace a checkpoint by the next one at once: give a path on "
          "one that can exchange folders (ext4, XFS, Btrfs and tmpfs can, NFS cannot)");
@@ -296,10 +305,10 @@ void DraftFolder::commit() {
       continue;
     }
     if (errno == ENOENT && !exists(place_)) continue;  // another process has removed the old one
-    const bool cannot = errno == EINVAL || errno == ENOSYS;
-    fail(place_, cannot ? "; this file system cannot replace a folder at once; give the path of a "
-                          "new one"
-                        : "");
+    fail(place_, cannot_exchange(errno)
+                     ? "; this file system cannot replace a folder at once; give the path of a "
+                       "new one"
+                     : "");
   }
   sync_folder(parent_of(place_));
   if (old.empty()) return;
