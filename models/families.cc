@@ -1,5 +1,7 @@
 #include "models/families.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -577,6 +579,13 @@ const Family* family_of(const std::string& model_type) {
     if (family.model_type == model_type) return &family;
   }
   return nullptr;
+}
+
+const Family& checked_family(const TransformerOptions& options) {
+  const Family* const family = family_of(options.family_name());
+  TORCH_CHECK_VALUE(family != nullptr, "family must be ", family_names(), ", got '",
+                    options.family_name(), "'");
+  return *family;
 }
 
 std::string family_names() {

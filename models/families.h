@@ -34,6 +34,8 @@ struct Family {
 const std::vector<Family>& families();
 // Returns null if there is no such family.
 const Family* family_of(const std::string& model_type);
+// Throws c10::ValueError if there is no family of the options' name.
+const Family& checked_family(const TransformerOptions& options);
 // The names as text: "'gemma', 'gpt2' or 'llama'".
 std::string family_names();
 

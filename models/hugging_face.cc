@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -42,6 +43,7 @@ constexpr const char* kFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
 
+using internal::checked_family;
 using internal::Family;
 using internal::WeightName;
 using internal::WeightPart;
@@ -121,13 +123,6 @@ at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const Transform
       return parameter;
   }
   return {};
-}
-
-const Family& checked_family(const TransformerOptions& options) {
-  const Family* const family = internal::family_of(options.family_name());
-  TORCH_CHECK_VALUE(family != nullptr, "family must be ", internal::family_names(), ", got '",
-                    options.family_name(), "'");
-  return *family;
 }
 
 // `fused`: whether to take the names of files that have all experts in one tensor.
@@ -279,22 +274,18 @@ class Weights {
   std::map<std::string, const safetensors::File*> tensors_;
 };
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // Whether the tensor is one that older versions saved although it is computed: a triangular mask or
 // rotary frequencies.
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
-                     [&](const std::string& end) { return ends_with(name, end); });
+                     [&](const std::string& end) { return absl::EndsWith(name, end); });
 }
 
 // Whether the files have all experts in one tensor.
 bool is_fused(const Weights& weights, const Family& family) {
   return !family.fused_weights.empty() &&
          std::any_of(weights.tensors().begin(), weights.tensors().end(), [](const auto& tensor) {
-           return ends_with(tensor.first, ".experts.gate_up_proj");
+           return absl::EndsWith(tensor.first, ".experts.gate_up_proj");
          });
 }
 
@@ -311,7 +302,7 @@ std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
 // first part, or be an older one.
 std::string found_name(const Weights& weights, const Family& family, const std::string& name) {
   if (weights.has(name)) return name;
-  if (name.rfind(family.prefix, 0) == 0) {
+  if (absl::StartsWith(name, family.prefix)) {
     const std::string bare = name.substr(family.prefix.size());
     if (weights.has(bare)) return bare;
   }
@@ -482,11 +473,11 @@ std::vector<std::pair<std::string, std::string>> texts_of(const std::string& fol
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool text = kEnds.count(entry.path().extension().string()) > 0 ||
-                      name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0;
+                      absl::StartsWith(name, "LICENSE") || absl::StartsWith(name, "NOTICE");
     // adapter_config.json is not copied, because beside it transformers would look for the
     // adapters' weights.
     const bool replaced =
-        name == kConfig || name == "adapter_config.json" || ends_with(name, ".index.json");
+        name == kConfig || name == "adapter_config.json" || absl::EndsWith(name, ".index.json");
     if (!text || replaced || !entry.is_regular_file()) continue;
     texts.emplace_back(name, text_of(entry.path()));
   }

@@ -270,13 +270,11 @@ void check_says(const Json& json, const TransformerOptions& options, const Famil
 
 Json json_from_options(const TransformerOptions& options, c10::ScalarType type) {
   check(options);
-  const Family* const family = internal::family_of(options.family_name());
-  TORCH_CHECK_VALUE(family != nullptr, "family must be ", internal::family_names(), ", got '",
-                    options.family_name(), "'");
+  const Family& family = internal::checked_family(options);
   ConfigFields fields = ConfigFields::writer();
-  fields.put("architectures", Json::array({family->architecture}));
+  fields.put("architectures", Json::array({family.architecture}));
   fields.put("dtype", type_text(type));
-  fields.put("model_type", family->model_type);
+  fields.put("model_type", family.model_type);
   // Without this field transformers takes the class's default, which may be beyond the vocabulary,
   // and the row of that token would get no gradients.
   fields.put("pad_token_id", nullptr);
@@ -285,8 +283,8 @@ Json json_from_options(const TransformerOptions& options, c10::ScalarType type) 
       .head_size(options.size_of_head())
       .intermediate_size(options.mlp_size());
   sized.block().experts().size(options.expert_size());
-  family->fields(fields, sized);
-  check_says(fields.json(), options, *family);
+  family.fields(fields, sized);
+  check_says(fields.json(), options, family);
   return fields.json();
 }
 

@@ -82,9 +82,7 @@ std::vector<Candidate> candidates(const torch::nn::Module& model) {
 std::vector<Candidate> candidates(const torch::nn::Module& model,
                                   const TransformerOptions& options) {
   check(options);
-  const Family* const family = internal::family_of(options.family_name());
-  TORCH_CHECK_VALUE(family != nullptr, "family must be ", internal::family_names(), ", got '",
-                    options.family_name(), "'");
+  const Family& family = internal::checked_family(options);
   const auto modules = model.named_modules("", /*include_self=*/false);
   std::vector<Candidate> found;
   const auto add = [&](const WeightName& name, const std::string& block) {
@@ -97,16 +95,16 @@ std::vector<Candidate> candidates(const torch::nn::Module& model,
     const auto [begin, end] = internal::rows_of(name.part, options, weight->size(0));
     // In Python a router that chooses experts is a class of its own, not a linear layer.
     const bool router = absl::EndsWith(name.ours, ".router");
-    found.push_back({family->prefix + absl::StrReplaceAll(name.theirs, {{"#", block}}),
+    found.push_back({family.prefix + absl::StrReplaceAll(name.theirs, {{"#", block}}),
                      std::dynamic_pointer_cast<AdaptableLinearImpl>(*module),
                      router ? "router" : (*module)->name(), begin, end,
                      name.part == WeightPart::kTransposed});
   };
-  for (const WeightName& name : family->weights) {
+  for (const WeightName& name : family.weights) {
     if (name.ours.find('#') == std::string::npos) add(name, "");
   }
   for (int64_t block = 0; block < options.num_layers(); ++block) {
-    for (const WeightName& name : family->weights) {
+    for (const WeightName& name : family.weights) {
       if (name.ours.find('#') != std::string::npos) add(name, std::to_string(block));
     }
   }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -52,12 +53,6 @@ constexpr int kMostNearestCuts = 2;
 constexpr int64_t kMostNextTo = 18;
 // The precision, as a share of a device's room, of the bytes that a device needs.
 constexpr double kNeededShare = 1.0 / 256;
-
-int64_t sum(const std::vector<int64_t>& values) {
-  int64_t result = 0;
-  for (const int64_t value : values) result += value;
-  return result;
-}
 
 // Makes meta tensors of the same shapes and types.
 Tensors on_meta(const Tensors& tensors) {
@@ -518,7 +513,8 @@ class Search {
       text = absl::StrFormat(
           "parameters, gradients, optimizer state and buffers take %s %s, all devices together "
           "have room for %s",
-          text::in_unit(state, unit, 2), unit.name, text::in_unit(sum(room_), unit, 2));
+          text::in_unit(state, unit, 2), unit.name,
+          text::in_unit(std::accumulate(room_.begin(), room_.end(), int64_t{0}), unit, 2));
       if (fit.plan.devices.empty()) return text;
       text += "; ";
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "command/interrupt.h"
 #include "command/progress.h"
 #include "experiments/frame/report.h"
 
@@ -21,6 +22,12 @@ struct RunContext {
   std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
   int64_t round = 1;                  // the variant's round (Variant::rounds), from 1
   int64_t rounds = 1;
+
+  bool is_interrupted() const { return interrupted && interrupted(); }
+  // Throws command::Interrupted if it is interrupted.
+  void check() const {
+    if (is_interrupted()) throw command::Interrupted();
+  }
 };
 
 // Runs a variant and fills its outcome as results come. If this throws, the figures so far are

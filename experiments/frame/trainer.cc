@@ -1,5 +1,6 @@
 #include "experiments/frame/trainer.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -101,6 +102,23 @@ class PipelineTrainer : public Trainer {
 };
 
 }  // namespace
+
+Task task_of(const models::NamedModel& model, uint64_t seed) {
+  return {[make = model.make, seed] {
+            at::manual_seed(seed);
+            return make();
+          },
+          [loss = model.loss](const at::Tensor& output, const at::Tensor& target) {
+            return models::loss_of(loss, output, target);
+          }};
+}
+
+GPipeOptions pipeline_options(const PipelineSetup& setup, const std::vector<c10::Device>& devices) {
+  return GPipeOptions(setup.balance)
+      .devices(devices)
+      .chunks(setup.chunks)
+      .partition_checkpoints(setup.checkpoints);
+}
 
 std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device) {
   return std::make_unique<NaiveTrainer>(task, device);

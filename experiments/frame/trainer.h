@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/pipeline_setup.h"
+#include "models/by_name.h"
 
 namespace gpipe::experiments {
 
@@ -25,6 +28,12 @@ struct Task {
   // The mean loss of a mini-batch or of a part of it: a scalar.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
+
+// The task of a model whose parameters are drawn from `seed`.
+Task task_of(const models::NamedModel& model, uint64_t seed);
+
+// The options of a pipeline of that setup on these devices.
+GPipeOptions pipeline_options(const PipelineSetup& setup, const std::vector<c10::Device>& devices);
 
 // Thread-safety: to be used by one thread at a time.
 class Trainer {

@@ -3,6 +3,7 @@
 #define GPIPE_EXPERIMENTS_FRAME_VARIANTS_H_
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,23 @@ struct VariantName {
   std::string name;
   bool pipeline = false;
 };
+
+// The names of an experiment's own variants. Those that have a balance are pipelines.
+template <typename Own>
+std::vector<VariantName> names_of(const std::vector<Own>& variants) {
+  std::vector<VariantName> names;
+  for (const Own& variant : variants) names.push_back({variant.name, !variant.balance.empty()});
+  return names;
+}
+
+// The variant of that name. Throws std::invalid_argument for an unknown name.
+template <typename Own>
+const Own& find_variant(const std::vector<Own>& variants, const std::string& name) {
+  for (const Own& variant : variants) {
+    if (variant.name == name) return variant;
+  }
+  throw std::invalid_argument("there is no variant " + name);
+}
 
 // The variants that --experiment names, or `defaults` (a list in the same form) if it is not given.
 // Each stands once for every one of the experiment's `ways` (kMeasured, kPlanned, kSimulated) that

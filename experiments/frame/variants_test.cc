@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -37,6 +38,22 @@ std::vector<std::string> names(const std::vector<Variant>& variants) {
   std::vector<std::string> names;
   for (const Variant& variant : variants) names.push_back(variant.name);
   return names;
+}
+
+TEST(Variants, AreFoundByTheirNames) {
+  struct Own {
+    std::string name;
+    std::vector<int64_t> balance;
+  };
+  const std::vector<Own> variants = {{"plain", {}}, {"pipeline", {1, 1}}};
+  EXPECT_EQ(&find_variant(variants, "pipeline"), &variants[1]);
+  EXPECT_THAT([&] { find_variant(variants, "none"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("there is no variant none")));
+  const std::vector<VariantName> names = names_of(variants);
+  ASSERT_EQ(names.size(), 2);
+  EXPECT_EQ(names[0].name, "plain");
+  EXPECT_FALSE(names[0].pipeline);
+  EXPECT_TRUE(names[1].pipeline);
 }
 
 TEST(MakeVariants, NamedOrDefault) {

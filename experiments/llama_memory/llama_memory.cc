@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "command/interrupt.h"
 #include "experiments/frame/flags.h"
 #include "experiments/frame/program.h"
 #include "experiments/frame/scale.h"
@@ -40,14 +39,12 @@ constexpr int64_t kRows = 32;
 constexpr int64_t kTokens = 4096;
 
 struct Row {
+  std::string name;
   std::string model;  // "7b"
   models::TransformerOptions options;
   Checkpoint checkpoint;
   bool exact;
 
-  std::string name() const {
-    return absl::StrCat(model, "-", to_text(checkpoint), exact ? "-exact" : "-even");
-  }
   LlamaCase llama_case() const {
     LlamaCase llama_case{models::TransformerOptions(options).fused_attention(true)};
     llama_case.rows = kRows;
@@ -69,7 +66,9 @@ std::vector<Row> rows() {
   for (const Model& model : all) {
     for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
       for (const bool exact : {false, true}) {
-        rows.push_back({model.name, model.options, checkpoint, exact});
+        rows.push_back(
+            {absl::StrCat(model.name, "-", to_text(checkpoint), exact ? "-exact" : "-even"),
+             model.name, model.options, checkpoint, exact});
       }
     }
   }
@@ -77,9 +76,7 @@ std::vector<Row> rows() {
 }
 
 void plan(const Row& row, Outcome& outcome, const RunContext& context) {
-  const std::function<void()> check = [&context] {
-    if (context.interrupted && context.interrupted()) throw command::Interrupted();
-  };
+  const std::function<void()> check = [&context] { context.check(); };
   const LlamaCase llama_case = row.llama_case();
   const std::vector<int64_t> even = even_balance(llama_case.model.num_layers(), llama_case.devices);
   const PlannedCut cut =
@@ -139,7 +136,7 @@ PublishedTable table() {
                    {"emptiest", "emptiest device (GiB)", {}},
                    {"reserved", "fullest, reserved (GiB)", {}},
                    {"step_of_even", "predicted step / even cut's", {}}};
-  for (const Row& row : rows()) table.rows.push_back({row.name(), {}, ""});
+  for (const Row& row : rows()) table.rows.push_back({row.name, {}, ""});
   return table;
 }
 
@@ -158,16 +155,13 @@ Plan prepare() {
   experiment_plan.table = table();
   experiment_plan.json = flags.json;
   std::vector<VariantName> names;
-  for (const Row& row : rows()) names.push_back({row.name(), true});
+  for (const Row& row : rows()) names.push_back({row.name, true});
   experiment_plan.variants = make_variants(
       flags, "all", names, {Origin::kPlanned},
       [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
-        for (const Row& row : rows()) {
-          if (row.name() != name) continue;
-          return
-              [row](Outcome& outcome, const RunContext& context) { plan(row, outcome, context); };
-        }
-        throw std::invalid_argument("there is no variant " + name);
+        return [row = find_variant(rows(), name)](Outcome& outcome, const RunContext& context) {
+          plan(row, outcome, context);
+        };
       });
   experiment_plan.remarks = {
       "Planned, not run: two training steps on the meta device for CUDA devices, under 1F1B with "

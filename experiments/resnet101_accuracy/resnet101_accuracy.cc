@@ -109,17 +109,14 @@ Plan prepare() {
   Plan plan;
   plan.name = "resnet101_accuracy";
   plan.table = published_accuracy();
-  std::vector<VariantName> known;
-  for (const Experiment& experiment : published_experiments()) {
-    known.push_back({experiment.name, experiment.way == Way::kPipeline});
-  }
-  plan.variants = make_variants(
-      flags.common, flags.common.scale == Scale::kSmoke ? kSmokeExperiments : "all", known,
-      {Origin::kMeasured}, [&](const CommonFlags& common, const std::string& name, Origin /*way*/) {
-        AccuracyFlags own = flags;
-        own.common = common;
-        return make_run(own, find_experiment(name), source);
-      });
+  plan.variants =
+      make_variants(flags.common, flags.common.scale == Scale::kSmoke ? kSmokeExperiments : "all",
+                    names_of(published_experiments()), {Origin::kMeasured},
+                    [&](const CommonFlags& common, const std::string& name, Origin /*way*/) {
+                      AccuracyFlags own = flags;
+                      own.common = common;
+                      return make_run(own, find_experiment(name), source);
+                    });
   if (flags.resume &&
       std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
         return std::filesystem::exists(state_file(flags, variant.name));

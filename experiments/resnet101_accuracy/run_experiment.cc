@@ -78,11 +78,7 @@ std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
     case Way::kDataParallel:
       return make_data_parallel_trainer(task, ready.devices);
     case Way::kPipeline:
-      return make_pipeline_trainer(task,
-                                   GPipeOptions(setup.balance)
-                                       .devices(ready.devices)
-                                       .chunks(setup.chunks)
-                                       .partition_checkpoints(setup.checkpoints),
+      return make_pipeline_trainer(task, pipeline_options(setup, ready.devices),
                                    setup.schedule.make);
   }
   throw std::logic_error("unknown way");

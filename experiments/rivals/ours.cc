@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "balance/commands/training_flags.h"
 #include "balance/costs/profiler.h"
 #include "balance/step/explain.h"
@@ -215,10 +216,7 @@ World connect(const Settings& settings) {
 void materialize(torch::nn::Module& module) {
   auto& pipe = dynamic_cast<GPipeImpl&>(module);
   pipe.materialize([](const std::string& name, at::Tensor& tensor, const at::Generator&) {
-    const std::string ones = "running_var";
-    const bool is_variance = name.size() >= ones.size() &&
-                             name.compare(name.size() - ones.size(), ones.size(), ones) == 0;
-    tensor.fill_(is_variance ? 1 : 0);
+    tensor.fill_(absl::EndsWith(name, "running_var") ? 1 : 0);
   });
   models::hash_fill_parameters(module);
 }

@@ -61,9 +61,6 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
     return nullptr;
   }
   std::optional<command::Progress> bar;
-  const auto check = [&] {
-    if (context.interrupted && context.interrupted()) throw command::Interrupted();
-  };
   const auto progress = [&](const std::string& what, int64_t done, int64_t all) {
     if (context.progress == nullptr) return;
     if (!bar) bar.emplace(*context.progress, title + ": why", all, context.progress_options);
@@ -85,7 +82,7 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
                              .memory_limit(memory_of_worker(pipe->devices(), placement))
                              .param_scale(param_scale)
                              .progress(progress)
-                             .check(check));
+                             .check([&] { context.check(); }));
   } catch (const command::Interrupted&) {
     return nullptr;
   }

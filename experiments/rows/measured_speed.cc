@@ -1,6 +1,5 @@
 #include "experiments/rows/measured_speed.h"
 
-#include <ATen/Context.h>
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "experiments/frame/balance.h"
 #include "experiments/frame/memory_limit.h"
 #include "experiments/frame/trainer.h"
+#include "experiments/frame/variants.h"
 #include "experiments/rows/explain_run.h"
 #include "experiments/rows/speed_run.h"
 #include "gpipe/pipeline_setup.h"
@@ -127,28 +127,11 @@ Json settings_of(const Settings& settings) {
   return json;
 }
 
-Task task_of(const Settings& settings) {
-  const models::NamedModel& model = settings.network.model;
-  Task task;
-  task.make_model = [make = model.make, seed = settings.flags.seed] {
-    at::manual_seed(seed);
-    return make();
-  };
-  task.loss = [loss = model.loss](const at::Tensor& output, const at::Tensor& target) {
-    return models::loss_of(loss, output, target);
-  };
-  return task;
-}
-
-std::unique_ptr<Trainer> make_trainer(const Settings& settings) {
-  const Task task = task_of(settings);
+std::unique_ptr<Trainer> make_trainer(const Settings& settings, const Task& task) {
   const PipelineSetup& setup = settings.setup;
   if (!settings.is_pipeline()) return make_naive_trainer(task, settings.devices.front());
   return make_pipeline_trainer(task,
-                               GPipeOptions(setup.balance)
-                                   .devices(settings.devices)
-                                   .chunks(setup.chunks)
-                                   .partition_checkpoints(setup.checkpoints)
+                               pipeline_options(setup, settings.devices)
                                    .placement(settings.placement)
                                    .graphs(settings.graphs),
                                setup.schedule.make);
@@ -162,7 +145,8 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   }
   *context.out << "\n" << settings.name << ": " << describe(settings) << std::endl;
   const MemoryLimit limit(limit_of_run(settings.devices));
-  const std::unique_ptr<Trainer> trainer = make_trainer(settings);
+  const Task task = task_of(settings.network.model, settings.flags.seed);
+  const std::unique_ptr<Trainer> trainer = make_trainer(settings, task);
   const int64_t rows = std::min(settings.batch_size, settings.samples);
   const at::Tensor input =
       models::random_input(settings.network.model, rows, trainer->input_device());
@@ -179,7 +163,7 @@ void run(const Settings& settings, Outcome& outcome, const RunContext& context) 
   if (settings.flags.explain && outcome.origin == Origin::kMeasured &&
       context.round == context.rounds) {
     outcome.settings["diagnosis"] =
-        explain_run(*trainer, input, target, task_of(settings).loss, settings.setup.schedule.make,
+        explain_run(*trainer, input, target, task.loss, settings.setup.schedule.make,
                     balance::ParamScale::kSgd, settings.name, context);
   }
 }

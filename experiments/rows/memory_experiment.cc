@@ -1,7 +1,5 @@
 #include "experiments/rows/memory_experiment.h"
 
-#include <ATen/Context.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -13,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "balance/memory/optimizer_flag.h"
-#include "command/interrupt.h"
 #include "experiments/frame/balance.h"
 #include "experiments/frame/devices.h"
 #include "experiments/frame/flags.h"
@@ -39,13 +36,6 @@ struct Settings {
   std::string note;  // the variant's note
   int64_t copies = 2;
 };
-
-const MemoryVariant& find(const MemoryExperiment& experiment, const std::string& name) {
-  for (const MemoryVariant& variant : experiment.variants) {
-    if (variant.name == name) return variant;
-  }
-  throw std::invalid_argument("there is no variant " + name);
-}
 
 Settings planned_settings(const MemoryExperiment& experiment, const MemoryVariant& variant) {
   Settings settings;
@@ -117,14 +107,8 @@ void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_me
   outcome.figures["memory"] = text::in_gib(figures.total());
 }
 
-std::function<void()> checking(const RunContext& context) {
-  return [interrupted = context.interrupted] {
-    if (interrupted && interrupted()) throw command::Interrupted();
-  };
-}
-
 void plan(const Settings& settings, Outcome& outcome, const RunContext& context) {
-  const PlannedMemory planned = plan_memory(settings.run, kP40Bytes, checking(context));
+  const PlannedMemory planned = plan_memory(settings.run, kP40Bytes, [&] { context.check(); });
   outcome.settings["capacity_bytes"] = kP40Bytes;
   outcome.settings["live_bytes"] = planned.live;
   fill(settings, planned.figures, planned.out_of_memory, outcome);
@@ -150,22 +134,12 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
 Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
   const MemoryRun& run = settings.run;
   const PipelineSetup& setup = run.setup;
-  const Task task = {[&run] {
-                       at::manual_seed(run.seed);
-                       return run.network.make();
-                     },
-                     [&run](const at::Tensor& output, const at::Tensor& target) {
-                       return models::loss_of(run.network.loss, output, target);
-                     }};
+  const Task task = task_of(run.network, run.seed);
   const MemoryLimit limit(limit_of_run(run.devices));
   const std::unique_ptr<Trainer> trainer =
-      setup.balance.empty() ? make_naive_trainer(task, run.devices.front())
-                            : make_pipeline_trainer(task,
-                                                    GPipeOptions(setup.balance)
-                                                        .devices(run.devices)
-                                                        .chunks(setup.chunks)
-                                                        .partition_checkpoints(setup.checkpoints),
-                                                    setup.schedule.make);
+      setup.balance.empty()
+          ? make_naive_trainer(task, run.devices.front())
+          : make_pipeline_trainer(task, pipeline_options(setup, run.devices), setup.schedule.make);
   return explain_run(*trainer, models::random_input(run.network, run.batch, run.devices.front()),
                      models::random_target(run.network, run.batch, run.devices.back()), task.loss,
                      setup.schedule.make, static_cast<double>(settings.copies), name, context);
@@ -175,7 +149,7 @@ void measure(Settings settings, const CommonFlags& flags, const std::string& nam
              const RunContext& context) {
   Timeline timeline;
   if (!flags.trace.empty()) settings.run.observer = timeline.observer();
-  const MemoryFigures figures = run_memory(settings.run, checking(context));
+  const MemoryFigures figures = run_memory(settings.run, [&] { context.check(); });
   fill(settings, figures, /*out_of_memory=*/false, outcome);
   outcome.origin = Origin::kMeasured;
   if (!flags.trace.empty()) {
@@ -253,14 +227,10 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
   plan.table = experiment.table;
   plan.json = flags.json;
   plan.remarks = experiment.remarks;
-  std::vector<VariantName> names;
-  for (const MemoryVariant& variant : experiment.variants) {
-    names.push_back({variant.name, !variant.balance.empty()});
-  }
   plan.variants = make_variants(
-      flags, "all", names, {Origin::kPlanned, Origin::kMeasured},
+      flags, "all", names_of(experiment.variants), {Origin::kPlanned, Origin::kMeasured},
       [&experiment](const CommonFlags& own, const std::string& name, Origin way) {
-        const MemoryVariant& variant = find(experiment, name);
+        const MemoryVariant& variant = find_variant(experiment.variants, name);
         Settings settings = way == Origin::kPlanned ? planned_settings(experiment, variant)
                                                     : measured_settings(experiment, variant, own);
         settings.run.optimizer = balance::parse_optimizer(experiment.optimizer);

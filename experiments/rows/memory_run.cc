@@ -9,6 +9,7 @@
 
 #include "balance/memory/caching_allocator.h"
 #include "experiments/frame/memory_limit.h"
+#include "experiments/frame/trainer.h"
 #include "gpipe/gpipe.h"
 #include "meta/meta_scope.h"
 
@@ -41,10 +42,7 @@ std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& n
     network->to(run.devices.front());
     return [=](bool /*last*/) mutable { loss({network->forward(input)}, {target}).backward(); };
   }
-  GPipe pipe(network, GPipeOptions(setup.balance)
-                          .devices(run.devices)
-                          .chunks(setup.chunks)
-                          .partition_checkpoints(setup.checkpoints));
+  GPipe pipe(network, pipeline_options(setup, run.devices));
   figures.routes = pipe->routes();
   const StepOptions options = StepOptions().schedule(setup.schedule.make);
   return [=, observer = run.observer](bool last) mutable {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "experiments/frame/balance.h"
 #include "experiments/frame/flags.h"
+#include "experiments/frame/variants.h"
 #include "experiments/rows/layer_costs.h"
 
 namespace gpipe::experiments {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "balance/costs/profile_file.h"
+#include "experiments/frame/variants.h"
 #include "experiments/rows/simulation_flags.h"
 
 namespace gpipe::experiments {

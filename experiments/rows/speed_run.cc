@@ -41,7 +41,7 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
     optimizer.step();
     done += rows;
     if (bar) bar->update(done);
-    if (context.interrupted && context.interrupted()) return std::nullopt;
+    if (context.is_interrupted()) return std::nullopt;
   }
   return stopwatch.seconds();
 }

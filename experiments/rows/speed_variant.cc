@@ -20,22 +20,6 @@ EpochSteps steps(const SpeedVariant& variant, int64_t times, int64_t rows) {
 
 }  // namespace
 
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants) {
-  std::vector<VariantName> names;
-  for (const SpeedVariant& variant : variants) {
-    names.push_back({variant.name, !variant.balance.empty()});
-  }
-  return names;
-}
-
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name) {
-  for (const SpeedVariant& variant : variants) {
-    if (variant.name == name) return variant;
-  }
-  throw std::invalid_argument("there is no variant " + name);
-}
-
 std::vector<EpochSteps> steps_of_epoch(const SpeedVariant& variant, int64_t samples) {
   if (samples < 1 || variant.batch_size < 1 || variant.chunks < 1) {
     throw std::invalid_argument(

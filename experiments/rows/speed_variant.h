@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "experiments/frame/variants.h"
 #include "gpipe/checkpoint.h"
 
 namespace gpipe::experiments {
@@ -19,12 +18,6 @@ struct SpeedVariant {
   std::vector<int64_t> balance = {};  // empty: the plain network
   Checkpoint checkpoint = Checkpoint::kExceptLast;
 };
-
-// The variants' names and sizes, as make_variants() takes them.
-std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
-// Throws std::invalid_argument for an unknown name.
-const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
-                                 const std::string& name);
 
 // Steps of an epoch that are alike.
 struct EpochSteps {

@@ -13,17 +13,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(SpeedVariant, IsFoundByItsName) {
-  const std::vector<SpeedVariant> variants = {{"plain", 4}, {"pipeline", 8, 2, {1, 1}}};
-  EXPECT_EQ(find_variant(variants, "pipeline").batch_size, 8);
-  EXPECT_THROW(find_variant(variants, "none"), std::invalid_argument);
-  const std::vector<VariantName> names = names_of(variants);
-  ASSERT_EQ(names.size(), 2);
-  EXPECT_EQ(names[0].name, "plain");
-  EXPECT_FALSE(names[0].pipeline);
-  EXPECT_TRUE(names[1].pipeline);
-}
-
 TEST(StepsOfEpoch, ThePlainNetworkRunsWholeMiniBatches) {
   const std::vector<EpochSteps> steps = steps_of_epoch({"baseline", 118}, 50000);
   ASSERT_EQ(steps.size(), 2);

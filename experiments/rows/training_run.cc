@@ -116,8 +116,6 @@ class TrainingRun {
     if (context_.out != nullptr) *context_.out << line << "\n" << std::flush;
   }
 
-  bool interrupted() const { return context_.interrupted && context_.interrupted(); }
-
   void resume() {
     if (!options_.resume) return;
     if (!std::filesystem::exists(options_.state)) {
@@ -169,7 +167,7 @@ class TrainingRun {
       images += size;
       ++steps;
       if (bar) bar->update(steps, absl::StrFormat("loss %.3f", loss));
-      if (interrupted()) {
+      if (context_.is_interrupted()) {
         if (bar) bar->finish();
         say(absl::StrFormat("stopped in epoch %d of %d, after step %d of %d", number + 1,
                             options_.epochs, steps, train_.batches()));
@@ -203,7 +201,7 @@ class TrainingRun {
       right += scores.argmax(1).eq(labels).sum().item().toLong();
       images += size;
       if (bar) bar->update(++batches);
-      if (interrupted()) {
+      if (context_.is_interrupted()) {
         if (bar) bar->finish();
         say("stopped during the validation");
         return false;

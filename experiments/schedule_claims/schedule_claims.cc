@@ -9,7 +9,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "command/interrupt.h"
 #include "experiments/frame/flags.h"
 #include "experiments/frame/program.h"
 #include "experiments/frame/scale.h"
@@ -54,7 +53,7 @@ double rounded(double difference) {
 }
 
 void simulate_claim(const Claim& claim, Outcome& outcome, const RunContext& context) {
-  if (context.interrupted && context.interrupted()) throw command::Interrupted();
+  context.check();
   const Simulated simulated = claim.simulate();
   outcome.figures[key_of(claim.measure)] = simulated.value;
   double published = 0;
@@ -110,13 +109,9 @@ Plan prepare() {
   experiment_plan.variants = make_variants(
       flags, "all", names, {Origin::kSimulated},
       [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
-        for (const Claim& claim : claims()) {
-          if (claim.name != name) continue;
-          return [claim](Outcome& outcome, const RunContext& context) {
-            simulate_claim(claim, outcome, context);
-          };
-        }
-        throw std::invalid_argument("there is no claim " + name);
+        return [claim = find_variant(claims(), name)](Outcome& outcome, const RunContext& context) {
+          simulate_claim(claim, outcome, context);
+        };
       });
   experiment_plan.remarks = {
       "Simulated, not run: gpipe/schedule/simulate.h, with every stage as long as every other. p "

@@ -122,9 +122,7 @@ class Subject {
  private:
   void measure(const RunContext& context) {
     if (profile_) return;
-    const auto check = [&] {
-      if (context.interrupted && context.interrupted()) throw command::Interrupted();
-    };
+    const auto check = [&] { context.check(); };
     const int64_t rows = size_.batch / size_.chunks;
     balance::Profile profile = balance::profile(
         make(), input(rows),
@@ -218,7 +216,7 @@ void measure(Subject& subject, const CommonFlags& flags, const std::string& sche
   step();
   const OtherLoad load;
   for (int64_t k = 0; k < subject.size().steps; ++k) {
-    if (context.interrupted && context.interrupted()) {
+    if (context.is_interrupted()) {
       if (measured.seconds.empty()) throw command::Interrupted();
       outcome.origin = Origin::kInterrupted;
       return;

@@ -1,7 +1,5 @@
 #include "experiments/unet_timeline/published.h"
 
-#include <stdexcept>
-
 namespace gpipe::experiments {
 
 // The runs of torchgpipe's benchmarks/unet-timeline, v0.0.7.
@@ -13,13 +11,6 @@ const std::vector<AblationVariant>& ablations() {
       {"dep-str-ptl", false, true, true},
   };
   return variants;
-}
-
-const AblationVariant& find_ablation(const std::string& name) {
-  for (const AblationVariant& variant : ablations()) {
-    if (variant.name == name) return variant;
-  }
-  throw std::invalid_argument("there is no variant " + name);
 }
 
 const std::vector<int64_t>& published_balance() {

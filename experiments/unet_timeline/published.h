@@ -23,8 +23,6 @@ struct AblationVariant {
 };
 
 const std::vector<AblationVariant>& ablations();
-// Throws std::invalid_argument for an unknown name.
-const AblationVariant& find_ablation(const std::string& name);
 
 // The settings of all rows.
 inline constexpr int64_t kPublishedBatch = 128;

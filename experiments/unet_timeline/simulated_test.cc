@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "balance/testing/irregular_profile.h"
+#include "experiments/frame/variants.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timeline/time_split.h"
 
@@ -41,6 +43,10 @@ AblationSettings settings() {
 
 double seconds(const SimulatedStep& step) {
   return static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
+}
+
+const AblationVariant& find_ablation(const std::string& name) {
+  return find_variant(ablations(), name);
 }
 
 TEST(SimulateAblation, OneMicroBatchByHand) {

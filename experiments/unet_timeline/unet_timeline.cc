@@ -22,7 +22,6 @@
 #include "balance/costs/profiler.h"
 #include "balance/memory/memory_plan.h"
 #include "command/flag_values.h"
-#include "command/interrupt.h"
 #include "experiments/frame/balance.h"
 #include "experiments/frame/devices.h"
 #include "experiments/frame/flags.h"
@@ -146,7 +145,7 @@ CommonFlags published(const CommonFlags& given) {
 
 Settings settle(const CommonFlags& flags, const std::string& name, Origin way) {
   Settings settings;
-  settings.variant = find_ablation(name);
+  settings.variant = find_variant(ablations(), name);
   const bool measured = way == Origin::kMeasured;
   if (measured && flags.scale != Scale::kFull) {
     settings.network = flags.scale == Scale::kSmoke ? Network{3, 2, 8, 64} : Network{5, 2, 16, 96};
@@ -211,14 +210,10 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
                      loss_of};
   const MemoryLimit limit(limit_of_run(settings.devices));
   std::optional<PeakMemory> memory(settings.devices);
-  const std::unique_ptr<Trainer> trainer =
-      make_pipeline_trainer(task,
-                            GPipeOptions(settings.setup.balance)
-                                .devices(settings.devices)
-                                .chunks(settings.setup.chunks)
-                                .partition_checkpoints(settings.setup.checkpoints)
-                                .ablation(settings.variant.ablation()),
-                            settings.setup.schedule.make);
+  const std::unique_ptr<Trainer> trainer = make_pipeline_trainer(
+      task,
+      pipeline_options(settings.setup, settings.devices).ablation(settings.variant.ablation()),
+      settings.setup.schedule.make);
   const int64_t side = settings.network.image_size;
   const at::Tensor images = at::rand({settings.batch_size, 3, side, side}, trainer->input_device());
   const at::Tensor targets =
@@ -275,7 +270,7 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
           })
           .ablation(settings.variant.ablation())
           .progress([&](int64_t done, int64_t total) {
-            if (context.interrupted && context.interrupted()) throw command::Interrupted();
+            context.check();
             if (!bar && context.progress != nullptr) {
               bar.emplace(*context.progress, settings.variant.name + ", planned", total,
                           context.progress_options);

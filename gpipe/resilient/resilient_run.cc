@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gpipe/distributed/control/failure.h"
+#include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/saving.h"
@@ -446,7 +447,7 @@ void ResilientRun::snapshot(int64_t step) {
 }
 
 void ResilientRun::check_memory() {
-  const json own = {internal::host_name(), counts_.planned_bytes - counts_.snapshot_bytes,
+  const json own = {distributed::host_name(), counts_.planned_bytes - counts_.snapshot_bytes,
                     machine::available_memory(), counts_.recoveries};
   int64_t recoveries = 0;  // of the run: a process that was started again has fewer
   std::vector<internal::MemoryOfRank> ranks;

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -32,10 +33,6 @@ std::string parent_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-bool begins_with(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
 }
 
 // The names of the files in a folder.
@@ -216,7 +213,7 @@ std::string DraftFolder::file(const std::string& name) const { return draft_ + "
 // ("model.safetensors.part1.2").
 bool DraftFolder::is_file(const std::string& name) const {
   const auto is_or_becomes = [&](const std::string& file) {
-    return name == file || begins_with(name, file + ".part");
+    return name == file || absl::StartsWith(name, file + ".part");
   };
   return is_known(name) || std::any_of(files_.begin(), files_.end(), is_or_becomes) ||
          is_known(name.substr(0, name.rfind(".part")));
@@ -256,7 +253,7 @@ void DraftFolder::remove_left_ones() const {
   const std::string parent = parent_of(place_);
   const std::string start = place_.substr(place_.rfind('/') + 1) + kDraft;
   for (const std::string& name : names_in(parent)) {
-    if (!begins_with(name, start)) continue;
+    if (!absl::StartsWith(name, start)) continue;
     if (name.find_first_not_of("0123456789", start.size()) != std::string::npos) continue;
     const std::string path = parent + "/" + name;
     const int locked = lock_folder(path);

@@ -3,10 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -16,6 +14,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_join.h"
+#include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/states_to_come.h"
@@ -87,7 +86,7 @@ class MemorySink final : public internal::CheckpointSink {
   // of its generator.
   std::string told(const at::Tensor& generator) const override {
     if (parts_.processes == nullptr) return "";
-    json own = {{"host", internal::host_name()}, {"files", json::object()}, {"to come", 0}};
+    json own = {{"host", distributed::host_name()}, {"files", json::object()}, {"to come", 0}};
     for (const auto& [name, image] : images_) {
       if (is_in_each_replica(name)) continue;
       own["files"][name] = {image.header.size(), image.data_bytes};
@@ -399,11 +398,6 @@ Snapshot hand_over(const World& world, const Snapshot& held, int64_t staying) {
     (void)processes->exchange("hand_over: all have arrived", "", /*is_patient=*/true);
     return Snapshot(std::move(images));
   });
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 int64_t partner_distance(const std::vector<std::string>& hosts) {

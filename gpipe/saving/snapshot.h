@@ -82,9 +82,6 @@ void take_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progre
 // what this process holds then. Requirements: several processes, which hold all files together.
 Snapshot hand_over(const World& world, const Snapshot& held, int64_t staying);
 
-// The name of the machine that this process runs on.
-std::string host_name();
-
 // The number of ranks from each process to its partner: the smallest for which each partner is on
 // another host; 1 if there is none. `hosts`: [rank].
 int64_t partner_distance(const std::vector<std::string>& hosts);

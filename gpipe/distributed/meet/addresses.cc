@@ -162,6 +162,12 @@ std::string only_one(const Environment& environment, const Network& network) {
 
 }  // namespace
 
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 std::vector<Interface> interfaces_of_this_machine() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {

@@ -13,6 +13,9 @@
 
 namespace gpipe::distributed {
 
+// The name of the machine that this process runs on.
+std::string host_name();
+
 // One address of an interface that is up.
 struct Interface {
   std::string name;     // "eth0"

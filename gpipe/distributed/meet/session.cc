@@ -4,7 +4,6 @@
 #include <ATen/Version.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -41,12 +40,6 @@ Milliseconds group_limit(const SessionOptions& options) {
 // How much longer than its limit a rank waits for the store's answer to a question that it asked in
 // time.
 constexpr std::chrono::seconds kAnswerLimit{1};
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 Milliseconds left_until(Time end) {
   const auto left =
