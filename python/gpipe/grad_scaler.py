@@ -28,7 +28,8 @@ class GradScaler:
     The factors are those of torch.amp.GradScaler, the loss of a step is the loss itself, and
     without `step`, multiply: (loss * scaler.get_scale()).backward(). All processes make the same
     calls, in the same order. Before any of them changes a parameter, they agree on whether all
-    gradients, on all of them, are finite.
+    gradients, on all of them, are finite: those of all the pipeline's parameters, and not only of
+    the optimizer's. So freeze what is not trained, and clear all by model.zero_grad().
 
     model: the pipeline.
     init_scale: the first factor. growth_factor, growth_interval: what it is multiplied by after so
@@ -96,7 +97,16 @@ class GradScaler:
         groups: list[Any] = [
             (group["params"], {}, [None] * len(group["params"])) for group in optimizer.param_groups
         ]
-        return self._of_this_step().step(groups, lambda: optimizer.step())
+        made = self._of_this_step()
+
+        def own_step() -> None:
+            try:
+                optimizer.step()
+            except BaseException:
+                self._made = None  # the extension's begins anew, too
+                raise
+
+        return made.step(groups, own_step)
 
     def update(self) -> None:
         """Adapts the factor. Call it once after each `step`.
@@ -104,9 +114,9 @@ class GradScaler:
         Raises ValueError without a `step` or `unscale_` before it, and where the factor has become
         so small that no float32 divides by it: then gradients are not finite whatever it is.
         """
-        made = self._of_this_step()
+        made, self._made = self._of_this_step(), None
         made.update()
-        self._state, self._made = made.state(), None
+        self._state = made.state()
 
     def state_dict(self) -> dict[str, Any]:
         """What load_state_dict takes. The names are those of torch.amp.GradScaler."""

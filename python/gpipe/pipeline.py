@@ -77,8 +77,15 @@ def verify_sequential(module: Any) -> None:
         for name in (*CALL_HOOKS, *STATE_HOOKS)
         if getattr(module, name)
     ]
+    of_layers = {
+        id(each) for layer in module for each in (*layer.parameters(), *layer.buffers())
+    }
     for what, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
-        found += [f"the {what} '{name}'" for name, each in tensors.items() if each is not None]
+        found += [
+            f"the {what} '{name}'"
+            for name, each in tensors.items()
+            if each is not None and id(each) not in of_layers
+        ]
     if found:
         raise TypeError(
             f"the {kind} itself has {', '.join(found)}, and a pipeline takes over its layers "

@@ -125,6 +125,12 @@ def test_what_the_sequential_itself_has_is_refused(kind, found, change):
         kind(changed if isinstance(changed, nn.Sequential) else model, [1, 1])
 
 
+def test_a_layers_parameter_may_have_a_second_name():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.tied = model[0].weight
+    assert GPipe(model, [1])[0].weight is model.tied
+
+
 def test_functions_of_autograd():
     class Scale(torch.autograd.Function):
         @staticmethod
@@ -410,6 +416,7 @@ def test_an_optimizer_that_fails_leaves_the_factor():
         if isinstance(optimizer, Fails):
             with pytest.raises(ZeroDivisionError):
                 scaler.step(optimizer)
+            assert copy.deepcopy(scaler).get_scale() == 4.0  # no step is in progress
         else:
             assert scaler.step(optimizer)
         assert torch.equal(pipe[0].weight.grad, gradient) and scaler.get_scale() == 4.0
