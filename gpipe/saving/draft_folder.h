@@ -17,8 +17,8 @@ bool check_place(const std::string& place,
                  const std::function<bool(const std::string& name)>& is_known);
 
 // Throws std::runtime_error unless the file system can exchange a folder at `place` for a new one
-// at once, as DraftFolder::commit() does. Tries it with two empty drafts. Where these cannot be made
-// (a full disk, no right to write), nothing is known, and it does not throw: a save will.
+// at once, as DraftFolder::commit() does. Tries it with two empty drafts. Where these cannot be
+// made (a full disk, no right to write), nothing is known, and it does not throw: a save will.
 void check_exchange(const std::string& place,
                     const std::function<bool(const std::string& name)>& is_known);
 
