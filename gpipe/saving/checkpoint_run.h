@@ -88,8 +88,9 @@ class CheckpointSink {
 // one of other parameters. Each process may call this by itself.
 void check_can_be_saved(GPipe& pipe, torch::optim::Optimizer& optimizer);
 
-// Throws std::runtime_error unless the file system can replace the checkpoint at `path` by the next
-// one at once. Tries it with two empty folders beside `path`. Each process may call this by itself.
+// Throws std::runtime_error if the file system cannot replace the checkpoint at `path` by the next
+// one at once. Tries it with two empty folders beside `path`, and does not throw where these cannot
+// be made. Each process may call this by itself.
 void check_replaceable(const std::string& path);
 
 // Writes the run to a sink. All processes call this. `call`: the name of the user's call, such as

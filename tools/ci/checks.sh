@@ -6,7 +6,7 @@
 # GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it. It has 90
 # minutes. A machine without kept objects needs most of them for the README's tests. So a step that
 # can be missed is begun only if it is likely to end in time (`in_time`), and a long one is stopped
-# (`until_left`). A NOTE says what was left out.
+# (`seconds_until_left`). A NOTE says what was left out.
 # GPIPE_CI_CACHE: the folder for files that outlive a run, by default GPIPE_CACHE. GPIPE_CI_ALL=1:
 # tests that have passed before are run, too. GPIPE_LIBTORCH: a version of
 # third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and results of its
@@ -215,7 +215,7 @@ watch_disk() {
 }
 
 # limited FOLDER COMMAND...: runs a command there, and stops it after ${seconds} seconds, or when less
-# than ${least_gib} GiB of disk are free.
+# than ${least_gib} GiB of disk are free. Both may be given for one call: seconds=60 tests ...
 seconds=100000
 limited() {
   local watch="" code

@@ -23,8 +23,7 @@ check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/br
 # The browser's test is skipped if there is no browser. Kernels are compiled by nvcc, if there is
 # one. Lint follows.
 if in_time 11 "browser"; then
-  seconds="$(seconds_until_left 9)"
-  tests "browser" . //experiments/report:browser_test
+  seconds="$(seconds_until_left 9)" tests "browser" . //experiments/report:browser_test
 fi
 if in_time 8 "kernels"; then
   check "kernels" "${bazel}" build "${flags[@]}" //gpipe/testing/spin_kernel/...

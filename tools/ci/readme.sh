@@ -54,9 +54,7 @@ cached_results=("${always[@]}")
 
 say "the README's tests: ${test_command}"
 # Lint and the parts of here.sh follow.
-seconds="$(seconds_until_left 16)"
-counted "the README's tests" . bash -c "${test_command}"
-seconds=100000
+seconds="$(seconds_until_left 16)" counted "the README's tests" . bash -c "${test_command}"
 note_gpu_tests
 
 # These launchers belong to other projects, and a newcomer need not have them. Without them their
@@ -101,9 +99,7 @@ elif timed "pytest's wheels" tools/pytest/pytest.sh &&
   timed "Python's headers" bash -c "source tools/packages.sh && ensure_packages tools/ci/python-packages.txt"; then
   # A Bazel that runs keeps what it has found: no headers (third_party/python/workspace.bzl).
   "${bazel}" shutdown
-  seconds="$(seconds_until_left 18)"
-  tests "Python" . //python/...
-  seconds=100000
+  seconds="$(seconds_until_left 18)" tests "Python" . //python/...
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/python/pipeline_test/test.log)"
 else
   reason="pytest's wheels, or Python's headers, cannot be installed here"
@@ -122,13 +118,11 @@ flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --defi
 flags=("${flags[@]/--config=cxx17/--cxxopt=-std=c++17}")
 # They are compiled on their own, which takes up to a quarter of an hour.
 if in_time 32 "downstream workspaces"; then
-  seconds="$(seconds_until_left 18)"
-  tests "downstream" examples/downstream //...
+  seconds="$(seconds_until_left 18)" tests "downstream" examples/downstream //...
   if in_time 19 "downstream program, downstream override"; then
     check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
     (cd examples/downstream && "${bazel}" shutdown)
-    seconds="$(seconds_until_left 17)"
-    tests "downstream override" examples/downstream_override //...
+    seconds="$(seconds_until_left 17)" tests "downstream override" examples/downstream_override //...
     (cd examples/downstream_override && "${bazel}" shutdown)
   fi
 fi
