@@ -149,8 +149,7 @@ class RuleSearch {
     }
     const int64_t before = greedy_.actions();
     if (!greedy_.run(rule, &order_, optimizing_.stop)) return kNever;
-    int64_t count = 0;
-    for (const WorkerOrder& tokens : order_) count += static_cast<int64_t>(tokens.size());
+    const int64_t count = count_of(order_);
     order_actions_ += count;
     const double makespan = greedy_.makespan();
     if (makespan < best->makespan) {
@@ -306,198 +305,254 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
   return best;
 }
 
-std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing) {
-  check_finite_total(workload);
-  Timing timing(workload);
-  std::vector<Candidate> candidates;
-  const auto fits = [&](const Order& order) {
+namespace {
+
+// A run of optimize(): what it has found, and what is left of its budget.
+class Optimizer {
+ public:
+  Optimizer(const Workload& workload, const Optimizing& optimizing)
+      : workload_(workload),
+        optimizing_(optimizing),
+        timing_(workload),
+        bound_(lower_bound(workload)),
+        same_(1e-9 * workload.mean_cost()) {}
+
+  std::optional<Optimized> run() {
+    run_seeds();
+    // The search ends here if the best seed already has the least possible makespan.
+    if (proven() || stop()) return finish();
+    run_fewer();
+    if (result_.stopped) return finish();
+    // Uneven times are used both as they are and as if all actions took the same time. A tight
+    // order of forwards and input gradients for equal times is also good for uneven times; only its
+    // weight gradients are placed anew.
+    RuleSearch rules(workload_, optimizing_);
+    const Workload even = even_times(workload_);
+    RuleSearch even_rules(even, optimizing_);
+    if (try_rules(&rules, &even_rules)) anneal_in_rounds(&rules);
+    return finish();
+  }
+
+ private:
+  static Workload even_times(Workload workload) {
+    workload.cost.assign(workload.cost.size(), {1.0, 2.0, 1.0, 1.0});
+    workload.activation_takes.assign(workload.cost.size(), 0.0);
+    workload.gradient_takes.assign(workload.cost.size(), 0.0);
+    workload.skips_into.clear();
+    workload.skips_from.clear();
+    return workload;
+  }
+
+  bool fits(const Order& order) {
     for (size_t worker = 0; worker < order.size(); ++worker) {
-      timing.count(look_work(order[worker].size()));
-      if (!keeps_limits(workload, static_cast<int32_t>(worker), order[worker])) return false;
+      timing_.count(look_work(order[worker].size()));
+      if (!keeps_limits(workload_, static_cast<int32_t>(worker), order[worker])) return false;
     }
     return true;
-  };
-  const auto add = [&](Candidate candidate) {
-    if (candidate.makespan < kNever && fits(candidate.order)) {
-      candidates.push_back(std::move(candidate));
-    }
-  };
-  Optimized result;
-  const auto stop = [&] {
-    result.stopped = result.stopped || (optimizing.stop && optimizing.stop());
-    return result.stopped;
-  };
-  const auto finish = [&]() -> std::optional<Optimized> {
-    if (candidates.empty()) {
-      Candidate last{one_at_a_time(workload)};
-      if (timing.run(last.order)) last.makespan = timing.makespan();
-      add(std::move(last));
-    }
-    keep_best(&candidates, 4);
-    if (candidates.empty()) return std::nullopt;
-    for (size_t k = 1; k < candidates.size(); ++k) {
-      result.next_best.push_back(std::move(candidates[k].order));
-    }
-    result.order = std::move(candidates.front().order);
-    result.makespan = candidates.front().makespan;
-    result.seed = candidates.front().seed;
-    result.actions += timing.actions();
-    return std::move(result);
-  };
+  }
 
-  for (size_t k = 0; k < optimizing.seeds.size(); ++k) {
-    if (!candidates.empty() && stop()) break;
-    const Order& seed = optimizing.seeds[k];
-    if (fits(seed) && timing.run(seed)) {
-      candidates.push_back({seed, timing.makespan(), static_cast<int32_t>(k)});
+  void add(Candidate candidate) {
+    if (candidate.makespan < kNever && fits(candidate.order)) {
+      candidates_.push_back(std::move(candidate));
     }
   }
-  const double bound = lower_bound(workload);
-  const double same = 1e-9 * workload.mean_cost();
-  const auto proven = [&] {
-    return std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-      return candidate.makespan <= bound + same;
+
+  bool stop() {
+    result_.stopped = result_.stopped || (optimizing_.stop && optimizing_.stop());
+    return result_.stopped;
+  }
+
+  bool proven() const {
+    return std::any_of(candidates_.begin(), candidates_.end(), [&](const Candidate& candidate) {
+      return candidate.makespan <= bound_ + same_;
     });
-  };
-  // The search ends here if the best seed already has the least possible makespan.
-  if (proven() || stop()) return finish();
+  }
+
+  int64_t spent() const { return result_.actions + timing_.actions(); }
+
+  void run_seeds() {
+    for (size_t k = 0; k < optimizing_.seeds.size(); ++k) {
+      if (!candidates_.empty() && stop()) break;
+      const Order& seed = optimizing_.seeds[k];
+      if (fits(seed) && timing_.run(seed)) {
+        candidates_.push_back({seed, timing_.makespan(), static_cast<int32_t>(k)});
+      }
+    }
+  }
 
   // If there are many micro-batches, the search first runs with fewer.
-  const int32_t enough = enough_micro_batches(workload);
-  if (workload.micro_batches > enough + enough / 2) {
-    Workload fewer = workload;
+  void run_fewer() {
+    const int32_t enough = enough_micro_batches(workload_);
+    if (workload_.micro_batches <= enough + enough / 2) return;
+    Workload fewer = workload_;
     fewer.micro_batches = enough;
-    Optimizing part = optimizing;
-    part.budget = optimizing.budget / 4 * 3;
-    part.stop = stop;
-    for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
+    Optimizing part = optimizing_;
+    part.budget = optimizing_.budget / 4 * 3;
+    part.stop = [this] { return stop(); };
+    for (Order& seed : part.seeds) seed = truncated(seed, workload_.stages, enough);
     const std::optional<Optimized> small = optimize(fewer, part);
-    if (small) result.actions += small->actions;
     if (small) {
+      result_.actions += small->actions;
       // Several short orders are tried, because not every order has a part that can be repeated,
       // and some repeat better than others.
       std::vector<const Order*> shorter = {&small->order};
       for (const Order& other : small->next_best) shorter.push_back(&other);
       for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
-        std::optional<Order> longer = stretched(fewer, *shorter[k], workload, &timing);
+        std::optional<Order> longer = stretched(fewer, *shorter[k], workload_, &timing_);
         if (!longer) continue;
-        timing.run(*longer);
-        add({std::move(*longer), timing.makespan(), -1});
+        timing_.run(*longer);
+        add({std::move(*longer), timing_.makespan(), -1});
       }
     }
-    if (stop()) return finish();
+    stop();
   }
 
-  // Tries at least one rule, so that there is an order if there can be one. Uneven times are used
-  // both as they are and as if all actions took the same time. A tight order of forwards and input
-  // gradients for equal times is also good for uneven times; only its weight gradients are placed
-  // anew.
-  RuleSearch rules(workload, optimizing);
-  Workload even = workload;
-  even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
-  even.activation_takes.assign(even.cost.size(), 0.0);
-  even.gradient_takes.assign(even.cost.size(), 0.0);
-  even.skips_into.clear();
-  even.skips_from.clear();
-  RuleSearch even_rules(even, optimizing);
-  const auto rules_spent = [&] {
-    return rules.actions() + even_rules.actions() + even_rules.order_actions();
-  };
-  const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
-  if (optimizing.split) {
-    for (const Order& seed : optimizing.seeds) {
-      if (rules_spent() >= left / 4 || stop()) break;
-      add(rules.place_weights(seed, left / 16, 0));
+  // Tries at least one rule, so that there is an order if there can be one. Returns whether the
+  // search goes on.
+  bool try_rules(RuleSearch* rules, RuleSearch* even_rules) {
+    const auto rules_spent = [&] {
+      return rules->actions() + even_rules->actions() + even_rules->order_actions();
+    };
+    const int64_t left = std::max<int64_t>(optimizing_.budget - result_.actions, 0);
+    if (optimizing_.split) {
+      for (const Order& seed : optimizing_.seeds) {
+        if (rules_spent() >= left / 4 || stop()) break;
+        add(rules->place_weights(seed, left / 16, 0));
+      }
+      keep_best(&candidates_, 8);
+      constexpr size_t kMostPlaced = 3;
+      const size_t placed = std::min(kMostPlaced, candidates_.size());
+      for (size_t k = 0; k < placed && rules_spent() < left && !stop(); ++k) {
+        add(rules->place_weights(Order(candidates_[k].order), left / 40,
+                                 left / 50 / static_cast<int64_t>(placed)));
+      }
     }
-    keep_best(&candidates, 8);
-    constexpr size_t kMostPlaced = 3;
-    const size_t placed = std::min(kMostPlaced, candidates.size());
-    for (size_t k = 0; k < placed && rules_spent() < left && !stop(); ++k) {
-      add(rules.place_weights(Order(candidates[k].order), left / 40,
-                              left / 50 / static_cast<int64_t>(placed)));
+    constexpr int32_t kStarts = 8;
+    bool goes_on = true;
+    for (int32_t number = 0; goes_on && number < kStarts; ++number) {
+      if (!candidates_.empty() && rules_spent() >= left) break;
+      const bool as_they_are = number % 2 == 0 || !optimizing_.split;
+      Candidate candidate = as_they_are ? rules->run(number / 2, left / 4 / kStarts)
+                                        : even_rules->run(number / 2, left / 4 / kStarts);
+      if (!as_they_are && candidate.makespan < kNever && !stop()) {
+        candidate = rules->place_weights(Order(candidate.order), left / 40, left / 80);
+      }
+      add(std::move(candidate));
+      goes_on = !stop() && !proven();
     }
+    result_.actions += rules_spent() + rules->order_actions();
+    return goes_on;
   }
-  constexpr int32_t kStarts = 8;
-  for (int32_t number = 0; number < kStarts; ++number) {
-    if (!candidates.empty() && rules_spent() >= left) break;
-    const bool as_they_are = number % 2 == 0 || !optimizing.split;
-    Candidate candidate = as_they_are ? rules.run(number / 2, left / 4 / kStarts)
-                                      : even_rules.run(number / 2, left / 4 / kStarts);
-    if (!as_they_are && candidate.makespan < kNever && !stop()) {
-      candidate = rules.place_weights(Order(candidate.order), left / 40, left / 80);
-    }
-    add(std::move(candidate));
-    if (stop() || proven()) {
-      result.actions += rules_spent() + rules.order_actions();
-      return finish();
-    }
-  }
-  result.actions += rules_spent() + rules.order_actions();
 
   // Anneals in rounds that begin with each of the best orders in turn. A round longer than
   // kLongRound hardly finds more. So a larger budget gives more rounds. Every other one of these
   // additional rounds begins with a new order, because the best orders are much alike.
-  constexpr size_t kKept = 4;
-  constexpr int32_t kRounds = 6;
-  constexpr int64_t kLongRound = 50'000;  // in runs of the order
-  constexpr int64_t kLeastLong = 10'000'000;
-  const auto spent = [&] { return result.actions + timing.actions(); };
-  const int64_t for_changes = optimizing.budget - spent();
-  const int64_t longest =
-      std::max(kLongRound * 3 * workload.stages * workload.micro_batches, kLeastLong);
-  const int64_t for_round = std::min(for_changes / kRounds, longest);
-  Draws draws(1);
-  for (int32_t round = 0; spent() < optimizing.budget && (round < kRounds || for_round == longest);
-       ++round) {
-    keep_best(&candidates, kKept);
-    if (candidates.empty() || stop() || proven()) break;
+  void anneal_in_rounds(RuleSearch* rules) {
+    constexpr size_t kKept = 4;
+    constexpr int32_t kRounds = 6;
+    constexpr int64_t kLongRound = 50'000;  // in runs of the order
+    constexpr int64_t kLeastLong = 10'000'000;
+    const int64_t for_changes = optimizing_.budget - spent();
+    const int64_t longest =
+        std::max(kLongRound * 3 * workload_.stages * workload_.micro_batches, kLeastLong);
+    const int64_t for_round = std::min(for_changes / kRounds, longest);
+    Draws draws(1);
+    for (int32_t round = 0;
+         spent() < optimizing_.budget && (round < kRounds || for_round == longest); ++round) {
+      keep_best(&candidates_, kKept);
+      if (candidates_.empty() || stop() || proven()) break;
+      // The first rounds have the same budget, even if the last runs of earlier rounds have taken
+      // more than theirs.
+      const int64_t budget =
+          round < kRounds ? for_round : std::min(for_round, optimizing_.budget - spent());
+      // Every other round begins with the best order.
+      Candidate candidate = candidates_[static_cast<size_t>(
+          round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates_.size()))];
+      const double before = candidate.makespan;
+      const bool is_new = round >= kRounds && round % 2 == 1;
+      if (is_new) {
+        const int64_t rules_before = rules->actions() + rules->order_actions();
+        Candidate start = rules->drawn(&draws);
+        result_.actions += rules->actions() + rules->order_actions() - rules_before;
+        if (start.makespan == kNever || !fits(start.order)) continue;
+        candidate.order = std::move(start.order);
+      }
+      candidate.makespan = anneal_round(round, is_new, budget, &candidate.order);
+      if (candidate.makespan >= before) continue;
+      candidate.seed = -1;
+      candidates_.push_back(std::move(candidate));
+    }
+  }
+
+  // Returns the makespan of the order that the round has made of `order`.
+  double anneal_round(int32_t round, bool is_new, int64_t budget, Order* order) {
     Annealing annealing;
     annealing.seed = static_cast<uint64_t>(round) + 1;
-    // The first rounds have the same budget, even if the last runs of earlier rounds have taken
-    // more than theirs.
-    annealing.budget =
-        round < kRounds ? for_round : std::min(for_round, optimizing.budget - spent());
-    annealing.stop = stop;
-    annealing.bound = bound;
-    annealing.joins = optimizing.split;
-    // Every other round begins with the best order.
-    Candidate candidate = candidates[static_cast<size_t>(
-        round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];
-    const double before = candidate.makespan;
-    if (round >= kRounds && round % 2 == 1) {
-      const int64_t rules_before = rules.actions() + rules.order_actions();
-      Candidate start = rules.drawn(&draws);
-      result.actions += rules.actions() + rules.order_actions() - rules_before;
-      if (start.makespan == kNever || !fits(start.order)) continue;
-      candidate.order = std::move(start.order);
+    annealing.budget = budget;
+    annealing.stop = [this] { return stop(); };
+    annealing.bound = bound_;
+    annealing.joins = optimizing_.split;
+    if (is_new) {
       annealing.hot = 1.0;
     } else if (round % 3 != 0) {
       // Two of three rounds first anneal with slightly different costs. If many actions take the
       // same time, most changes of an order change no time. With the different costs they do, so
       // the search sees which changes help.
-      Workload other = workload;
-      const double weight = round % 3 == 1 ? 0.9 : 1.1;
-      for (auto& cost : other.cost)
-        cost[static_cast<size_t>(ActionKind::kWeightGradient)] *= weight;
-      for (size_t s = 0; s + 1 < other.worker_of.size() && round % 3 == 2; ++s) {
-        if (other.worker_of[s] == other.worker_of[s + 1]) continue;
-        other.activation_takes[s + 1] += 0.05 * other.mean_cost();
-        other.gradient_takes[s] += 0.05 * other.mean_cost();
-      }
+      const Workload other = different_costs(workload_, round % 3 == 2);
       Timing other_timing(other);
       annealing.bound = 0.0;
       annealing.budget = annealing.budget / 2;
-      anneal(other, annealing, &other_timing, &candidate.order);
-      result.actions += other_timing.actions();
-      annealing.bound = bound;
+      anneal(other, annealing, &other_timing, order);
+      result_.actions += other_timing.actions();
+      annealing.bound = bound_;
       annealing.hot = 0.1;
     }
-    candidate.makespan = anneal(workload, annealing, &timing, &candidate.order);
-    if (candidate.makespan >= before) continue;
-    candidate.seed = -1;
-    candidates.push_back(std::move(candidate));
+    return anneal(workload_, annealing, &timing_, order);
   }
-  return finish();
+
+  static Workload different_costs(Workload other, bool is_longer) {
+    const double weight = is_longer ? 1.1 : 0.9;
+    for (auto& cost : other.cost) cost[static_cast<size_t>(ActionKind::kWeightGradient)] *= weight;
+    for (size_t s = 0; s + 1 < other.worker_of.size() && is_longer; ++s) {
+      if (other.worker_of[s] == other.worker_of[s + 1]) continue;
+      other.activation_takes[s + 1] += 0.05 * other.mean_cost();
+      other.gradient_takes[s] += 0.05 * other.mean_cost();
+    }
+    return other;
+  }
+
+  std::optional<Optimized> finish() {
+    if (candidates_.empty()) {
+      Candidate last{one_at_a_time(workload_)};
+      if (timing_.run(last.order)) last.makespan = timing_.makespan();
+      add(std::move(last));
+    }
+    keep_best(&candidates_, 4);
+    if (candidates_.empty()) return std::nullopt;
+    for (size_t k = 1; k < candidates_.size(); ++k) {
+      result_.next_best.push_back(std::move(candidates_[k].order));
+    }
+    result_.order = std::move(candidates_.front().order);
+    result_.makespan = candidates_.front().makespan;
+    result_.seed = candidates_.front().seed;
+    result_.actions += timing_.actions();
+    return std::move(result_);
+  }
+
+  const Workload& workload_;
+  const Optimizing& optimizing_;
+  Timing timing_;
+  const double bound_;  // no order is shorter
+  const double same_;   // how much two equal times may differ by rounding
+  std::vector<Candidate> candidates_;
+  Optimized result_;
+};
+
+}  // namespace
+
+std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing) {
+  check_finite_total(workload);
+  return Optimizer(workload, optimizing).run();
 }
 
 }  // namespace gpipe::internal

@@ -8,12 +8,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/schedule/search/anneal.h"
 #include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/search/join.h"
 #include "gpipe/schedule/search/loop_pattern.h"
 #include "gpipe/schedule/search/optimize.h"
 #include "gpipe/schedule/search/searched.h"
+#include "gpipe/schedule/search/slack.h"
 #include "gpipe/schedule/search/v_pattern.h"
 #include "gpipe/schedule/search/workload.h"
 #include "gpipe/schedule/whole_step.h"
@@ -22,8 +22,12 @@
 namespace gpipe {
 namespace {
 
+using internal::count_of;
+using internal::give_slack;
+using internal::MoreSlack;
 using internal::Order;
 using internal::Searched;
+using internal::slack_of;
 using internal::Timing;
 using internal::Workload;
 
@@ -302,6 +306,16 @@ int64_t default_work(const Workload& workload) {
   return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0)));
 }
 
+void check_budget(const SearchOptions& options, const Workload& workload) {
+  const int64_t least = int64_t{3} * workload.stages * workload.micro_batches;
+  if (options.budget > 0 && options.budget < least) {
+    fail("budget is " + std::to_string(options.budget) + ", but one schedule of " +
+         std::to_string(workload.stages) + " stages and " + std::to_string(workload.micro_batches) +
+         " micro-batches has " + std::to_string(least) +
+         " actions; give at least that, or 0 for the default");
+  }
+}
+
 // The budget of a search. The default includes the work of its generators, so that the search is
 // never worse than they are, and the work at its end.
 int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds,
@@ -339,63 +353,6 @@ int64_t begin_with_wholes(SearchOptions options, const Workload& workload, Seeds
   return is_default ? spent : 0;
 }
 
-// How often the critical path of the last run crosses the link.
-int64_t crossings(const Timing& timing, const Order& order, size_t link,
-                  std::vector<Timing::Place>* path) {
-  timing.critical_path(order, path);
-  const auto& ends = timing.links()[link];
-  int64_t count = 0;
-  for (size_t k = 1; k < path->size(); ++k) {
-    const int32_t a = (*path)[k - 1].worker;
-    const int32_t b = (*path)[k].worker;
-    if (std::min(a, b) == ends[0] && std::max(a, b) == ends[1]) ++count;
-  }
-  return count;
-}
-
-// The largest `extra` with which the order ends by the deadline if any one link is slower by
-// `extra`. The search begins with a large `extra` and shrinks it: the critical path grows by
-// `extra` each time that it crosses the slower link, so the number of crossings says by how much at
-// least `extra` must shrink if the deadline is missed. Returns 0 if `stop` returns true.
-double slack_of(Timing* timing, const Order& order, double deadline,
-                const std::function<bool()>& stop) {
-  constexpr double kNone = std::numeric_limits<double>::infinity();
-  if (timing->links().empty() || deadline == kNone) return kNone;
-  // Sums of times near the largest double would be infinite. Times that are multiplied by a small
-  // power of two have finite sums with the same digits.
-  constexpr double kSmaller = 0x1p-64;
-  if (deadline > std::numeric_limits<double>::max() * kSmaller) {
-    const Workload smaller = timing->workload().scaled(kSmaller);
-    Timing smaller_timing(smaller);
-    const double slack = slack_of(&smaller_timing, order, deadline * kSmaller, stop) / kSmaller;
-    timing->count(smaller_timing.actions());
-    return slack;
-  }
-  const double most = deadline * (1.0 + 1e-12);
-  if (!timing->run(order) || timing->makespan() > most) return 0.0;
-  double extra = deadline;
-  std::vector<Timing::Place> path;
-  for (size_t link = 0; link < timing->links().size(); ++link) {
-    while (timing->run(order, static_cast<int32_t>(link), extra) && timing->makespan() > most) {
-      if (stop && stop()) return 0.0;
-      const int64_t count = crossings(*timing, order, link, &path);
-      if (count == 0) return 0.0;  // only rounding makes the order late
-      const double less = (timing->makespan() - deadline) / static_cast<double>(count);
-      // Here, too, only rounding makes the order late.
-      if (less >= extra || extra - less == extra) return 0.0;
-      extra -= less;
-    }
-    if (stop && stop()) return 0.0;
-  }
-  return extra;
-}
-
-int64_t count_of(const Order& order) {
-  int64_t count = 0;
-  for (const auto& tokens : order) count += static_cast<int64_t>(tokens.size());
-  return count;
-}
-
 // Checks that the options fit the schedule, and that it has every action of a step once.
 ScheduleFacts check_matches(const char* who, const Schedule& schedule,
                             const SearchOptions& options) {
@@ -431,13 +388,7 @@ std::string needs(const Workload& workload) {
 SearchResult search(const SearchOptions& options) {
   const Workload workload = workload_of(options);
   internal::check_finite_total(workload);
-  const int64_t least = int64_t{3} * workload.stages * workload.micro_batches;
-  if (options.budget > 0 && options.budget < least) {
-    fail("budget is " + std::to_string(options.budget) + ", but one schedule of " +
-         std::to_string(workload.stages) + " stages and " + std::to_string(workload.micro_batches) +
-         " micro-batches has " + std::to_string(least) +
-         " actions; give at least that, or 0 for the default");
-  }
+  check_budget(options, workload);
   Seeds seeds(options, workload);
   const Finish finish(options, workload);
   int64_t budget = budget_of(options, workload, seeds, finish);
@@ -465,7 +416,6 @@ SearchResult search(const SearchOptions& options) {
       seeds.spent() + found->actions,
       found->stopped};
   Timing timing(workload);
-  const double unit = workload.mean_cost();
   const double deadline = found->makespan * (1.0 + options.tolerance);
   const auto stopped = [&] {
     result.stopped = result.stopped || (options.stop && options.stop());
@@ -476,41 +426,16 @@ SearchResult search(const SearchOptions& options) {
     return stopped() || result.actions + timing.actions() - budget > budget / 8;
   };
   if (slack && !timing.links().empty()) {
-    // Looks for an order with a little more slack until the budget is used.
-    Order order = found->order;
-    double reached = slack_of(&timing, order, deadline, ends);
-    uint64_t seed = 0;
-    const auto rest = [&] { return budget - for_finish - result.actions - timing.actions(); };
-    // A round takes at least this much work, because annealing makes a run for each link before it
-    // looks at its budget.
-    const int64_t least = count_of(order) * static_cast<int64_t>(2 + timing.links().size());
-    while (rest() > least && !stopped()) {
-      internal::Annealing annealing;
-      annealing.seed = ++seed;
-      annealing.budget = std::min(budget / 8, rest());
-      annealing.stop = options.stop;
-      annealing.bound = deadline;
-      annealing.hot = 0.1;
-      annealing.joins = options.split;
-      const double extra = reached + 0.1 * unit;
-      annealing.objective = [&](Timing* timed, const Order& tried) {
-        double most = timed->makespan();
-        for (size_t link = 0; link < timed->links().size(); ++link) {
-          timed->run(tried, static_cast<int32_t>(link), extra);
-          most = std::max(most, timed->makespan());
-        }
-        return most;
-      };
-      Order tried = order;
-      anneal(workload, annealing, &timing, &tried);
-      const double more = slack_of(&timing, tried, deadline, ends);
-      if (more <= reached) continue;
-      reached = more;
-      order = std::move(tried);
-      result.origin = "search";
-    }
-    result.schedule = internal::to_schedule(order, workload.stages, workload.micro_batches);
-    timing.run(order);
+    MoreSlack more;
+    more.deadline = deadline;
+    more.budget = budget - for_finish - result.actions;
+    more.round_budget = budget / 8;
+    more.joins = options.split;
+    more.stop = stopped;
+    more.ends = ends;
+    if (give_slack(workload, more, &timing, &found->order)) result.origin = "search";
+    result.schedule = internal::to_schedule(found->order, workload.stages, workload.micro_batches);
+    timing.run(found->order);
     result.makespan = timing.makespan();
   }
   Order best = internal::to_order(result.schedule);

@@ -100,6 +100,12 @@ Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches) 
   return Schedule::create(stages, micro_batches, std::move(table));
 }
 
+int64_t count_of(const Order& order) {
+  int64_t count = 0;
+  for (const WorkerOrder& tokens : order) count += static_cast<int64_t>(tokens.size());
+  return count;
+}
+
 Order to_order(const Schedule& schedule) {
   Order order;
   for (const std::vector<Action>& actions : schedule.table()) {

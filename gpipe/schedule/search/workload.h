@@ -70,6 +70,7 @@ constexpr ActionKind kind_of(Token token) { return static_cast<ActionKind>(token
 using WorkerOrder = std::vector<Token>;
 using Order = std::vector<WorkerOrder>;  // per worker
 
+int64_t count_of(const Order& order);  // its actions
 Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches);
 // The order of a schedule that is ascending (ScheduleFacts).
 Order to_order(const Schedule& schedule);
