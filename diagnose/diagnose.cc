@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -361,6 +362,31 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
   }
 }
 
+// Timers of pipelines of one stage, by the rows of a micro-batch, for those numbers of rows that
+// the model takes. `present`: the number of rows that must work.
+std::map<int64_t, diagnosis::StepTimer> one_stage_timers(
+    const Measurements& measurements, const std::map<int64_t, int64_t>& chunks_by_rows,
+    int64_t present, const std::function<void()>& check) {
+  std::map<int64_t, diagnosis::StepTimer> stages;
+  for (const auto& [each, count] : chunks_by_rows) {
+    check();
+    diagnosis::StepTimer timer = measurements.one_stage(count, Schedule::one_f_one_b);
+    try {
+      timer.run(/*counts=*/false);
+    } catch (const c10::OutOfMemoryError&) {
+      if (each <= present) throw;
+      break;  // if these rows do not fit, more rows do not, either
+    } catch (const std::exception&) {
+      // Numbers of rows that the model refuses are left out, as batch norms refuse a single row.
+      // Only the present number must work.
+      if (each == present) throw;
+      continue;
+    }
+    stages.emplace(each, std::move(timer));
+  }
+  return stages;
+}
+
 // Makes all measurements. `chunks`: the numbers of micro-batches to choose from.
 Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                  const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
@@ -395,23 +421,8 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
   if (!one_device) diagnosis::run_in_turns({&steps}, options.seconds(), check);
   result.link = diagnosis::measure_link(devices);
 
-  std::map<int64_t, diagnosis::StepTimer> stages;  // by the rows of a micro-batch
-  for (const auto& [each, count] : chunks_by_rows) {
-    check();
-    diagnosis::StepTimer timer = measurements.one_stage(count, Schedule::one_f_one_b);
-    try {
-      timer.run(/*counts=*/false);
-    } catch (const c10::OutOfMemoryError&) {
-      if (each <= sizes.rows) throw;
-      break;  // if these rows do not fit, more rows do not, either
-    } catch (const std::exception&) {
-      // Numbers of rows that the model refuses are left out, as batch norms refuse a single row.
-      // Only the present number must work.
-      if (each == sizes.rows) throw;
-      continue;
-    }
-    stages.emplace(each, std::move(timer));
-  }
+  std::map<int64_t, diagnosis::StepTimer> stages =
+      one_stage_timers(measurements, chunks_by_rows, sizes.rows, check);
   // `held`: one stage that holds all micro-batches at once. It is for the CPU only, where memory is
   // given back and taken anew, which costs time. Accelerators keep it.
   std::optional<diagnosis::StepTimer> held;
@@ -444,6 +455,19 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
                          static_cast<double>(sizes.micro_batches);
   }
   return result;
+}
+
+void add_partitions(const diagnosis::ModeledStep& modeled, const diagnosis::ModeledMemory& memory,
+                    Diagnosis* result) {
+  for (size_t j = 0; j < modeled.partitions.size(); ++j) {
+    const diagnosis::ModeledPartition& partition = modeled.partitions[j];
+    result->partitions.push_back(
+        {partition.layers, partition.work, partition.recompute, memory.partitions[j]});
+    const PartitionDiagnosis& most = result->partitions[static_cast<size_t>(result->binding)];
+    if (partition.work + partition.recompute > most.work + most.recompute) {
+      result->binding = static_cast<int64_t>(j);
+    }
+  }
 }
 
 }  // namespace
@@ -512,15 +536,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   const diagnosis::ModeledStep modeled = diagnosis::model_step(costs, rows, setup, machine);
   diagnosis::ModeledMemory memory =
       diagnosis::model_memory(costs, rows, setup, options.param_scale());
-  for (size_t j = 0; j < modeled.partitions.size(); ++j) {
-    const diagnosis::ModeledPartition& partition = modeled.partitions[j];
-    result.partitions.push_back(
-        {partition.layers, partition.work, partition.recompute, memory.partitions[j]});
-    const PartitionDiagnosis& most = result.partitions[static_cast<size_t>(result.binding)];
-    if (partition.work + partition.recompute > most.work + most.recompute) {
-      result.binding = static_cast<int64_t>(j);
-    }
-  }
+  add_partitions(modeled, memory, &result);
   result.memory = std::move(memory.workers);
   if (shares) result.warning = diagnosis::disturbance(*shares);
   if (result.warning.empty()) result.warning = diagnosis::contradiction(result);

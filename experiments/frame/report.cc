@@ -352,6 +352,41 @@ std::string Report::published_in(const Line& line, const Column& column, const s
   return elsewhere ? "" : text;
 }
 
+// A note that several rows share is shown once. Notes of rows that the table leaves out come last.
+std::string Report::notes(std::size_t columns) const {
+  struct Note {
+    std::string text;
+    bool not_run;
+    std::vector<std::string> rows;
+  };
+  std::vector<Note> notes;
+  for (const bool not_run : {false, true}) {
+    for (const Row& row : rows_) {
+      const std::string& note = row.outcome.note;
+      if (note.empty() || (row.outcome.origin == Origin::kNotRun) != not_run) continue;
+      std::string name = table_.rows[row.published].experiment;
+      if (row.outcome.way != Origin::kMeasured) {
+        name += " (" + gpipe::experiments::to_text(row.outcome.way) + ")";
+      }
+      const auto same = std::find_if(notes.begin(), notes.end(), [&](const Note& other) {
+        return other.text == note && other.not_run == not_run;
+      });
+      if (same == notes.end()) {
+        notes.push_back({note, not_run, {name}});
+      } else {
+        same->rows.push_back(name);
+      }
+    }
+  }
+  std::string text = notes.empty() ? "" : "\n";
+  for (const Note& note : notes) {
+    text += paragraph(
+        (note.not_run ? "Not run: " : "") + absl::StrJoin(note.rows, ", ") + ": " + note.text,
+        columns);
+  }
+  return text;
+}
+
 std::string Report::to_text(std::size_t columns) const {
   const std::vector<Line> lines = this->lines();
   Group first;
@@ -403,38 +438,7 @@ std::string Report::to_text(std::size_t columns) const {
   std::string text = paragraph(table_.title, columns);
   for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups, gaps);
 
-  // A note that several rows share is shown once. Notes of rows that the table leaves out come
-  // last.
-  struct Note {
-    std::string text;
-    bool not_run;
-    std::vector<std::string> rows;
-  };
-  std::vector<Note> notes;
-  for (const bool not_run : {false, true}) {
-    for (const Row& row : rows_) {
-      const std::string& note = row.outcome.note;
-      if (note.empty() || (row.outcome.origin == Origin::kNotRun) != not_run) continue;
-      std::string name = table_.rows[row.published].experiment;
-      if (row.outcome.way != Origin::kMeasured) {
-        name += " (" + gpipe::experiments::to_text(row.outcome.way) + ")";
-      }
-      const auto same = std::find_if(notes.begin(), notes.end(), [&](const Note& other) {
-        return other.text == note && other.not_run == not_run;
-      });
-      if (same == notes.end()) {
-        notes.push_back({note, not_run, {name}});
-      } else {
-        same->rows.push_back(name);
-      }
-    }
-  }
-  if (!notes.empty()) text += "\n";
-  for (const Note& note : notes) {
-    text += paragraph(
-        (note.not_run ? "Not run: " : "") + absl::StrJoin(note.rows, ", ") + ": " + note.text,
-        columns);
-  }
+  text += notes(columns);
   if (!remarks_.empty()) text += "\n";
   for (const std::string& remark : remarks_) text += paragraph(remark, columns);
   return text;

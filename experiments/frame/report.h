@@ -149,6 +149,7 @@ class Report {
     bool begins_group = false;
   };
 
+  std::string notes(std::size_t columns) const;
   std::vector<Line> lines() const;
   // The figure of `source` that the line shows; empty: none.
   std::string published_in(const Line& line, const Column& column, const std::string& source,
