@@ -1,7 +1,7 @@
 // BlockOptions: the parts of a language model's blocks: norms, attention, positions, MLP.
 //
-// A family of models (models/families.h) consists of such options and of names of fields and
-// weights.
+// A family of models (models/families/families.h) consists of such options and of names of fields
+// and weights.
 #ifndef MODELS_BLOCK_OPTIONS_H_
 #define MODELS_BLOCK_OPTIONS_H_
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <utility>
 
-#include "models/transformer_layers.h"
+#include "models/blocks/transformer_layers.h"
 
 namespace gpipe::models {
 namespace {

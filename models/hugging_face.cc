@@ -6,15 +6,12 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -28,7 +25,8 @@
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
 #include "meta/meta_scope.h"
-#include "models/families.h"
+#include "models/families/families.h"
+#include "models/model_folder.h"
 #include "models/transformer.h"
 #include "safetensors/safetensors.h"
 
@@ -38,15 +36,21 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* kConfig = "config.json";
-constexpr const char* kFile = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
 
+using internal::check_no_folders;
 using internal::checked_family;
 using internal::Family;
+using internal::indexed_pieces;
+using internal::is_piece;
+using internal::kConfig;
+using internal::kFile;
+using internal::kIndex;
+using internal::text_of;
+using internal::texts_of;
 using internal::WeightName;
 using internal::WeightPart;
+using internal::Weights;
 
 // The part of a parameter that a tensor of a file holds.
 struct Part {
@@ -168,114 +172,6 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
 
 // --- reading
 
-std::string text_of(const fs::path& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file.is_open()) text << file.rdbuf();
-  // The state of `text` does not tell whether the read failed, because an empty file sets its
-  // failbit, too.
-  if (!file.is_open() || file.bad() || fs::is_directory(path)) {
-    const int error = errno;
-    throw std::runtime_error("cannot read " + path.string() +
-                             (error != 0 ? ": " + std::generic_category().message(error) : ""));
-  }
-  return text.str();
-}
-
-// What a folder without safetensors files has instead, as the end of a message.
-std::string instead_of_weights(const fs::path& folder) {
-  static const std::set<std::string> kOther = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
-  if (fs::exists(folder / "adapter_config.json")) {
-    return "; it is the folder of an adapter: read the one of its base, then load_lora this "
-           "(models/lora.h)";
-  }
-  std::set<std::string> found;
-  std::error_code error;  // the folder may not exist
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (kOther.count(entry.path().extension().string()) > 0) {
-      found.insert(entry.path().filename().string());
-    }
-  }
-  if (found.empty()) return "";
-  return "; " + *found.begin() +
-         " is of another format: read it with Python's transformers, whose save_pretrained writes "
-         "what is read here";
-}
-
-// The folder's tensors, from one file or several.
-class Weights {
- public:
-  explicit Weights(const fs::path& folder) {
-    if (fs::exists(folder / kFile)) {
-      open(folder / kFile);
-      return;
-    }
-    if (!fs::exists(folder / kIndex)) {
-      throw std::runtime_error("there is neither " + std::string(kFile) + " nor " + kIndex +
-                               " in " + folder.string() + instead_of_weights(folder));
-    }
-    read_index(folder);
-  }
-
-  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
-  // The files by the names of the tensors in them.
-  const std::map<std::string, const safetensors::File*>& tensors() const { return tensors_; }
-  at::Tensor read(const std::string& name) const { return tensors_.at(name)->read(name); }
-  const std::vector<int64_t>& shape(const std::string& name) const {
-    return tensors_.at(name)->header().tensors.at(name).shape;
-  }
-  const std::string& type(const std::string& name) const {
-    return tensors_.at(name)->header().tensors.at(name).type;
-  }
-
- private:
-  void open(const fs::path& path) {
-    files_.push_back(std::make_unique<safetensors::File>(path.string()));
-    for (const auto& tensor : files_.back()->header().tensors) {
-      if (tensors_.emplace(tensor.first, files_.back().get()).second) continue;
-      throw std::runtime_error("tensor '" + tensor.first + "' is in " + path.string() + " and in " +
-                               tensors_.at(tensor.first)->path());
-    }
-  }
-
-  void read_index(const fs::path& folder) {
-    const std::string path = (folder / kIndex).string();
-    const Json json = Json::parse(text_of(path), nullptr, /*allow_exceptions=*/false);
-    const Json map = json.is_object() && json.contains("weight_map") ? json["weight_map"] : Json();
-    if (!map.is_object()) {
-      throw std::runtime_error(path +
-                               " has no weight_map, so it is not an index of Hugging Face's");
-    }
-    std::map<std::string, std::string> file_of;  // by the tensor's name
-    for (const auto& [name, value] : map.items()) {
-      const std::string file = value.is_string() ? value.get<std::string>() : "";
-      // Refuses files outside the folder.
-      if (file.empty() || fs::path(file).filename() != file || file == "." || file == "..") {
-        throw std::runtime_error(path + ": the file of tensor '" + name +
-                                 "' must be a name in the folder");
-      }
-      file_of.emplace(name, file);
-    }
-    std::map<std::string, bool> opened;
-    for (const auto& [name, file] : file_of) {
-      if (!std::exchange(opened[file], true)) open(folder / file);
-    }
-    for (const auto& [name, file] : file_of) {
-      const auto found = tensors_.find(name);
-      if (found == tensors_.end() || fs::path(found->second->path()).filename() != file) {
-        throw std::runtime_error(path + " says that tensor '" + name + "' is in " + file +
-                                 ", where it is not");
-      }
-    }
-  }
-
-  std::vector<std::unique_ptr<safetensors::File>> files_;
-  std::map<std::string, const safetensors::File*> tensors_;
-};
-
-// Whether the tensor is one that older versions saved although it is computed: a triangular mask or
-// rotary frequencies.
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
                      [&](const std::string& end) { return absl::EndsWith(name, end); });
@@ -402,26 +298,6 @@ std::vector<std::string> file_names(size_t files) {
   return names;
 }
 
-bool is_piece(const std::string& name) {
-  static const std::regex kName("model-[0-9]{5,}-of-[0-9]{5,}\\.safetensors");
-  return std::regex_match(name, kName);
-}
-
-// The pieces that the folder's index names, if there is one. A file that is not an index names
-// none.
-std::set<std::string> indexed_pieces(const fs::path& place) {
-  std::set<std::string> pieces;
-  std::ifstream file(place / kIndex, std::ios::binary);
-  if (!file.is_open()) return pieces;
-  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (map == json.end() || !map->is_object()) return pieces;
-  for (const Json& name : *map) {
-    if (name.is_string() && is_piece(name)) pieces.insert(name.get<std::string>());
-  }
-  return pieces;
-}
-
 // The types in which the parts are written. `source`: null if there is none; otherwise the parts
 // take its names.
 std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& family,
@@ -460,37 +336,6 @@ std::string config_of(const TransformerOptions& options, at::ScalarType type,
     return config_from_options(options, how.type(), text_of(path));
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("cannot use " + how.source() + ": " + error.what());
-  }
-}
-
-// The texts of a folder beside its config and weights, by name: a tokenizer's files,
-// generation_config.json, a license.
-std::vector<std::pair<std::string, std::string>> texts_of(const std::string& folder) {
-  static const std::set<std::string> kEnds = {".json",     ".txt", ".model", ".jinja", ".bpe",
-                                              ".tiktoken", ".md",  ".py",    ".vocab", ".v3"};
-  std::vector<std::pair<std::string, std::string>> texts;
-  if (folder.empty()) return texts;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool text = kEnds.count(entry.path().extension().string()) > 0 ||
-                      absl::StartsWith(name, "LICENSE") || absl::StartsWith(name, "NOTICE");
-    // adapter_config.json is not copied, because beside it transformers would look for the
-    // adapters' weights.
-    const bool replaced =
-        name == kConfig || name == "adapter_config.json" || absl::EndsWith(name, ".index.json");
-    if (!text || replaced || !entry.is_regular_file()) continue;
-    texts.emplace_back(name, text_of(entry.path()));
-  }
-  return texts;
-}
-
-// Throws if a file to be replaced or removed is a folder.
-void check_no_folders(const fs::path& place, std::vector<std::string> names) {
-  names.insert(names.end(), {kConfig, kFile, kIndex});
-  for (const std::string& name : names) {
-    std::error_code error;
-    if (!fs::is_directory(place / name, error)) continue;
-    throw std::runtime_error("cannot write " + (place / name).string() + ": it is a folder");
   }
 }
 

@@ -1,8 +1,8 @@
 // hugging_face: transformers' weights in Hugging Face's layout: config.json, and model.safetensors
 // or its pieces.
 //
-// Reads what Python's `transformers` saves of the families in models/families.cc (Llama, Qwen,
-// Mistral, Gemma, ...), and writes what `transformers` reads.
+// Reads what Python's `transformers` saves of the families in models/families/families.cc (Llama,
+// Qwen, Mistral, Gemma, ...), and writes what `transformers` reads.
 #ifndef MODELS_HUGGING_FACE_H_
 #define MODELS_HUGGING_FACE_H_
 

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "models/config_fields.h"
-#include "models/families.h"
+#include "models/families/config_fields.h"
+#include "models/families/families.h"
 
 namespace gpipe::models {
 namespace {

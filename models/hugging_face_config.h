@@ -12,8 +12,8 @@
 namespace gpipe::models {
 
 // Takes a text as transformers writes it (versions 4 and 5: `rope_scaling` and `rope_theta`, or
-// `rope_parameters`), of one of the families in models/families.cc: "llama", "qwen3", .... Fields
-// that it leaves out have the defaults of transformers.
+// `rope_parameters`), of one of the families in models/families/families.cc: "llama", "qwen3", ....
+// Fields that it leaves out have the defaults of transformers.
 //
 // Each field is used, or known to change nothing that is computed, or refused. Throws
 // std::runtime_error with the field for what this package does not compute: other families,

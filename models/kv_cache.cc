@@ -7,9 +7,9 @@
 #include <numeric>
 #include <string>
 
-#include "models/layer_cache.h"
-#include "models/packed_layers.h"
-#include "models/transformer_layers.h"
+#include "models/blocks/layer_cache.h"
+#include "models/blocks/packed_layers.h"
+#include "models/blocks/transformer_layers.h"
 
 namespace gpipe::models {
 

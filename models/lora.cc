@@ -25,7 +25,7 @@
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
 #include "models/adaptable_linear.h"
-#include "models/families.h"
+#include "models/families/families.h"
 #include "safetensors/safetensors.h"
 
 namespace gpipe::models {

@@ -25,10 +25,10 @@
 #include "command/files.h"
 #include "gpipe/testing/bitwise.h"
 #include "models/adaptable_linear.h"
+#include "models/blocks/transformer_layers.h"
 #include "models/hugging_face.h"
 #include "models/testing/pipelines.h"
 #include "models/transformer.h"
-#include "models/transformer_layers.h"
 #include "safetensors/safetensors.h"
 
 namespace gpipe::models {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "models/packed_layers.h"
-#include "models/transformer_layers.h"
+#include "models/blocks/packed_layers.h"
+#include "models/blocks/transformer_layers.h"
 
 namespace gpipe::models {
 

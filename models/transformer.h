@@ -17,8 +17,8 @@ namespace gpipe::models {
 // Cosines and sines of rotary positions are computed, not kept: nothing but parameters is saved.
 //
 // Outputs and gradients are those of Python's `transformers` with attention "eager", for the
-// families in models/families.cc; models/hugging_face.h reads and writes its files. As there,
-// RMSNorms, softmax and rotation angles are computed in float32 even in a model of float64.
+// families in models/families/families.cc; models/hugging_face.h reads and writes its files. As
+// there, RMSNorms, softmax and rotation angles are computed in float32 even in a model of float64.
 //
 // With `packed` the model takes two tensors, token ids and the numbers of their documents: both
 // [rows, tokens]. Padding is a document of its own.

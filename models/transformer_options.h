@@ -36,8 +36,8 @@ struct TransformerOptions {
 
   // The blocks, if they differ from the kind's: Mistral's, Qwen's, Gemma's.
   TORCH_ARG(BlockOptions, block);
-  // The family whose names config.json and weights have (models/families.h): "mistral". read_config
-  // sets it. Default: "", the kind's.
+  // The family whose names config.json and weights have (models/families/families.h): "mistral".
+  // read_config sets it. Default: "", the kind's.
   TORCH_ARG(std::string, family);
   TORCH_ARG(int64_t, vocab_size);  // at most 2^24
   // The longest sequence. Learned positions are a matrix of this many rows. With rotary positions

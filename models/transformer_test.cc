@@ -13,9 +13,9 @@
 
 #include "gpipe/testing/bitwise.h"
 #include "meta/meta_scope.h"
+#include "models/blocks/transformer_layers.h"
 #include "models/testing/checks.h"
 #include "models/testing/pipelines.h"
-#include "models/transformer_layers.h"
 
 namespace gpipe::models {
 namespace {

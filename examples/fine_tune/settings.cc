@@ -106,7 +106,7 @@ void read_model(Settings& settings) {
         "model", settings.model,
         absl::StrCat(error.what(),
                      "; give a folder with config.json and weights of a family that "
-                     "models/families.h has"));
+                     "models/families/families.h has"));
   }
   // LibTorch's own attention computes no soft cap, which Gemma 2 has.
   settings.options.packed(true).fused_attention(settings.options.block().attention_soft_cap() == 0);

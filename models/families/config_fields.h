@@ -1,7 +1,7 @@
 // ConfigFields: the fields of a JSON object. One call for each field reads it into a value, or
 // writes it from that value, so that reading and writing cannot differ.
-#ifndef MODELS_CONFIG_FIELDS_H_
-#define MODELS_CONFIG_FIELDS_H_
+#ifndef MODELS_FAMILIES_CONFIG_FIELDS_H_
+#define MODELS_FAMILIES_CONFIG_FIELDS_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -81,4 +81,4 @@ class ConfigFields {
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_CONFIG_FIELDS_H_
+#endif  // MODELS_FAMILIES_CONFIG_FIELDS_H_

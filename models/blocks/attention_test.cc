@@ -1,4 +1,4 @@
-#include "models/attention.h"
+#include "models/blocks/attention.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

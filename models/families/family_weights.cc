@@ -1,4 +1,4 @@
-#include "models/family_weights.h"
+#include "models/families/family_weights.h"
 
 namespace gpipe::models::internal {
 namespace {

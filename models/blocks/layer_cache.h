@@ -7,8 +7,8 @@
 // Slots, (N, T), go beside the model's vectors, one for each token: row * length + place, where the
 // row is one of the cache's and places count from the row's first token. So a layer knows the rows
 // of its tokens, however rows are cut into micro-batches.
-#ifndef MODELS_LAYER_CACHE_H_
-#define MODELS_LAYER_CACHE_H_
+#ifndef MODELS_BLOCKS_LAYER_CACHE_H_
+#define MODELS_BLOCKS_LAYER_CACHE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -98,4 +98,4 @@ class LayerCache {
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_LAYER_CACHE_H_
+#endif  // MODELS_BLOCKS_LAYER_CACHE_H_

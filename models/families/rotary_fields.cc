@@ -1,4 +1,4 @@
-#include "models/rotary_fields.h"
+#include "models/families/rotary_fields.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "models/experts.h"
+#include "models/blocks/experts.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

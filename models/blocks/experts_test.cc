@@ -1,4 +1,4 @@
-#include "models/experts.h"
+#include "models/blocks/experts.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -16,10 +16,10 @@
 #include "meta/meta_kernels.h"
 #include "meta/meta_scope.h"
 #include "models/balance_loss.h"
+#include "models/blocks/transformer_layers.h"
 #include "models/head_loss.h"
 #include "models/testing/pipelines.h"
 #include "models/transformer.h"
-#include "models/transformer_layers.h"
 
 namespace gpipe::models {
 namespace {

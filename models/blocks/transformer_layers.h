@@ -6,8 +6,8 @@
 //
 // Two kinds of tensors travel beside this tensor, as skips: the input of a parallel block goes to
 // its MLP, and the logits of routers go to the head.
-#ifndef MODELS_TRANSFORMER_LAYERS_H_
-#define MODELS_TRANSFORMER_LAYERS_H_
+#ifndef MODELS_BLOCKS_TRANSFORMER_LAYERS_H_
+#define MODELS_BLOCKS_TRANSFORMER_LAYERS_H_
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/cloneable.h>
@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "models/adaptable_linear.h"
-#include "models/attention.h"
-#include "models/layer_cache.h"
-#include "models/rotary.h"
+#include "models/blocks/attention.h"
+#include "models/blocks/layer_cache.h"
+#include "models/blocks/rotary.h"
 #include "models/transformer_options.h"
 #include "skip/skippable.h"
 #include "tied/tied_layer.h"
@@ -65,7 +65,8 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
 
   at::Tensor forward(const at::Tensor& ids) { return apply(ids, {}); }
   // `documents`: the numbers of the tokens' documents, (N, T); places count from the start of each
-  // document. With a cache's plan they are slots (models/layer_cache.h), which name the places.
+  // document. With a cache's plan they are slots (models/blocks/layer_cache.h), which name the
+  // places.
   at::Tensor apply(const at::Tensor& ids, const at::Tensor& documents);
 
   const TransformerOptions& options() const { return options_; }
@@ -230,4 +231,4 @@ TORCH_MODULE(RoutedHead);
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_TRANSFORMER_LAYERS_H_
+#endif  // MODELS_BLOCKS_TRANSFORMER_LAYERS_H_

@@ -1,4 +1,4 @@
-#include "models/layer_cache.h"
+#include "models/blocks/layer_cache.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorIndexing.h>

@@ -2,8 +2,8 @@
 //
 // They take and give {vectors, documents}: the numbers of the tokens' documents, (N, T), go from
 // layer to layer beside the vectors.
-#ifndef MODELS_PACKED_LAYERS_H_
-#define MODELS_PACKED_LAYERS_H_
+#ifndef MODELS_BLOCKS_PACKED_LAYERS_H_
+#define MODELS_BLOCKS_PACKED_LAYERS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "models/transformer_layers.h"
+#include "models/blocks/transformer_layers.h"
 
 namespace gpipe::models::internal {
 
@@ -51,4 +51,4 @@ class PackedImpl : public Layer {
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_PACKED_LAYERS_H_
+#endif  // MODELS_BLOCKS_PACKED_LAYERS_H_

@@ -1,14 +1,14 @@
 // Families: the names that published models use, in config.json and in their files of weights, for
 // what a TransformerOptions describes. A family is a table; a new one needs no class.
-#ifndef MODELS_FAMILIES_H_
-#define MODELS_FAMILIES_H_
+#ifndef MODELS_FAMILIES_FAMILIES_H_
+#define MODELS_FAMILIES_FAMILIES_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/config_fields.h"
-#include "models/family_weights.h"
+#include "models/families/config_fields.h"
+#include "models/families/family_weights.h"
 #include "models/transformer_options.h"
 
 namespace gpipe::models::internal {
@@ -41,4 +41,4 @@ std::string family_names();
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_FAMILIES_H_
+#endif  // MODELS_FAMILIES_FAMILIES_H_

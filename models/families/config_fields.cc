@@ -1,4 +1,4 @@
-#include "models/config_fields.h"
+#include "models/families/config_fields.h"
 
 #include <cmath>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Rotary positions: queries and keys turned by angles that grow with their places in a text (Su et
 // al., "RoFormer", 2021), with the wavelengths of each RotaryKind.
-#ifndef MODELS_ROTARY_H_
-#define MODELS_ROTARY_H_
+#ifndef MODELS_BLOCKS_ROTARY_H_
+#define MODELS_BLOCKS_ROTARY_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -33,4 +33,4 @@ at::Tensor rotate(const at::Tensor& heads, const Rotation& rotation);
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_ROTARY_H_
+#endif  // MODELS_BLOCKS_ROTARY_H_

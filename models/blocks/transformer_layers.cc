@@ -1,4 +1,4 @@
-#include "models/transformer_layers.h"
+#include "models/blocks/transformer_layers.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/ScalarType.h>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "models/attention.h"
-#include "models/experts.h"
+#include "models/blocks/attention.h"
+#include "models/blocks/experts.h"
 
 namespace gpipe::models::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/rotary.h"
+#include "models/blocks/rotary.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

@@ -1,13 +1,13 @@
 // rotary_fields: the fields of config.json that say how positions are rotated, and how layers
 // differ.
-#ifndef MODELS_ROTARY_FIELDS_H_
-#define MODELS_ROTARY_FIELDS_H_
+#ifndef MODELS_FAMILIES_ROTARY_FIELDS_H_
+#define MODELS_FAMILIES_ROTARY_FIELDS_H_
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "models/config_fields.h"
+#include "models/families/config_fields.h"
 #include "models/transformer_options.h"
 
 namespace gpipe::models::internal {
@@ -51,4 +51,4 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_ROTARY_FIELDS_H_
+#endif  // MODELS_FAMILIES_ROTARY_FIELDS_H_

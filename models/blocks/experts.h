@@ -3,8 +3,8 @@
 // How many rows an expert gets depends on the values, so each call waits once for its device. On
 // meta, where there are no values, all experts get the same number (or see
 // ExpertOptions::worst_on_meta).
-#ifndef MODELS_EXPERTS_H_
-#define MODELS_EXPERTS_H_
+#ifndef MODELS_BLOCKS_EXPERTS_H_
+#define MODELS_BLOCKS_EXPERTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -38,4 +38,4 @@ std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_tok
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_EXPERTS_H_
+#endif  // MODELS_BLOCKS_EXPERTS_H_

@@ -1,7 +1,7 @@
 // WeightName: which tensor of a published file is which parameter of ours, or a part of one. Also
 // the lists of these names that families have.
-#ifndef MODELS_FAMILY_WEIGHTS_H_
-#define MODELS_FAMILY_WEIGHTS_H_
+#ifndef MODELS_FAMILIES_FAMILY_WEIGHTS_H_
+#define MODELS_FAMILIES_FAMILY_WEIGHTS_H_
 
 #include <cstdint>
 #include <string>
@@ -58,4 +58,4 @@ std::vector<WeightName> starcoder2_weights();
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_FAMILY_WEIGHTS_H_
+#endif  // MODELS_FAMILIES_FAMILY_WEIGHTS_H_

@@ -1,7 +1,7 @@
 // causal_attention: each token's mean over the values of the tokens up to it, weighted by how its
 // query fits their keys.
-#ifndef MODELS_ATTENTION_H_
-#define MODELS_ATTENTION_H_
+#ifndef MODELS_BLOCKS_ATTENTION_H_
+#define MODELS_BLOCKS_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -44,4 +44,4 @@ at::Tensor lengths_in(const at::Tensor& documents);
 
 }  // namespace gpipe::models::internal
 
-#endif  // MODELS_ATTENTION_H_
+#endif  // MODELS_BLOCKS_ATTENTION_H_
