@@ -74,6 +74,9 @@ std::string describe_signal(int signal);
 // the process.
 int exit_code_of(int status);
 
+// Whether a signal has stopped the process.
+bool is_stopped(pid_t pid);
+
 }  // namespace gpipe::distributed
 
 #endif  // GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_

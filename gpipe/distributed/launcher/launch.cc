@@ -1,20 +1,16 @@
 #include "gpipe/distributed/launcher/launch.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -29,7 +25,7 @@
 #include "gpipe/distributed/launcher/guardian.h"
 #include "gpipe/distributed/launcher/meeting_place.h"
 #include "gpipe/distributed/launcher/own_state.h"
-#include "gpipe/distributed/launcher/rank_lines.h"
+#include "gpipe/distributed/launcher/rank_outputs.h"
 #include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/distributed/meet/meeting_messages.h"
 #include "gpipe/distributed/sockets/master_port.h"
@@ -67,51 +63,18 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-// Whether a signal has stopped the process.
-bool is_stopped(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const std::size_t name_end = stat.rfind(") ");
-  return name_end != std::string::npos && stat.compare(name_end + 2, 1, "T") == 0;
-}
-
-// One output of one process: where it comes from, and where it goes.
-struct Stream {
-  Stream(int64_t rank, int from, OutputQueue* to, int log)
-      : from(from), to(to), log(log), lines(rank) {}
-  ~Stream() {
-    if (from >= 0) close(from);
-    if (log >= 0) close(log);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  // From now on the process behind `descriptor` writes this stream: the rank was started again.
-  void go_on(int descriptor) {
-    if (from >= 0) close(from);
-    from = descriptor;
-    to->push(lines.finish());
-  }
-
-  int from;  // -1 after its end
-  OutputQueue* to;
-  int log;  // -1: no log
-  bool has_written = false;
-  RankLines lines;
-};
-
 struct Rank {
-  Rank(int64_t number, const ChildProcess& process, OutputQueue* to_output, int output_log,
-       OutputQueue* to_error, int error_log)
+  Rank(int64_t number, const ChildProcess& process, RankOutputs& outputs, int output_log,
+       int error_log)
       : number(number),
         pid(process.pid),
-        output(number, process.output, to_output, output_log),
-        error(number, process.error, to_error, error_log) {}
+        output(number, process.output, outputs.to_output(), output_log),
+        error(number, process.error, outputs.to_error(), error_log) {}
 
   int64_t number;
   pid_t pid;
-  Stream output;
-  Stream error;
+  RankStream output;
+  RankStream error;
   std::optional<int> status;  // set when the process has ended
   bool has_group = true;      // whether its process group may have members
   bool was_restarted = false;
@@ -130,10 +93,11 @@ class Run {
       throw;
     }
     while (has_ranks() || clean_up()) wait_and_serve();
-    drain();
+    for (Rank& rank : ranks_) {
+      for (RankStream* stream : {&rank.output, &rank.error}) outputs_.drain(*stream);
+    }
     report();
-    finish_outputs();
-    const bool lost = tell_of_lost_output();
+    const bool lost = outputs_.finish(state_.signals());
     if (first_failure_ != nullptr) return exit_code_of(*first_failure_->status);
     return lost_at_end_ != 0 ? lost_at_end_ : lost ? 1 : 0;
   }
@@ -148,11 +112,10 @@ class Run {
     child_.parent = state_.parent();
     if (options_.bind_cores) shares_ = share_cores(machine::usable_core_numbers(), all_processes_);
     for (int64_t rank = 0; rank < all_processes_; ++rank) {
-      const std::string log = options_.log_directory + "/rank_" + std::to_string(rank);
-      const int output_log = open_log(log + ".out");
-      const int error_log = open_log(log + ".err");
+      const int output_log = outputs_.open_log(rank, ".out");
+      const int error_log = outputs_.open_log(rank, ".err");
       const ChildProcess process = start_process(rank);
-      ranks_.emplace_back(rank, process, &to_output_, output_log, to_error_, error_log);
+      ranks_.emplace_back(rank, process, outputs_, output_log, error_log);
     }
   }
 
@@ -207,13 +170,6 @@ class Run {
     return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
   }
 
-  int open_log(const std::string& path) const {
-    if (options_.log_directory.empty()) return -1;
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
-    return fd;
-  }
-
   bool has_ranks() const {
     return std::any_of(ranks_.begin(), ranks_.end(),
                        [](const Rank& rank) { return !rank.status.has_value(); });
@@ -222,24 +178,21 @@ class Run {
   // Waits until there is output or a signal, a process ends, or it is time to terminate or kill.
   void wait_and_serve() {
     std::vector<pollfd> waits = {{state_.signals(), POLLIN, 0}};
-    std::vector<Stream*> streams;
+    std::vector<RankStream*> streams;
     for (Rank& rank : ranks_) {
-      for (Stream* stream : {&rank.output, &rank.error}) {
+      for (RankStream* stream : {&rank.output, &rank.error}) {
         if (stream->from < 0 || stream->to->is_full()) continue;
         waits.push_back({stream->from, POLLIN, 0});
         streams.push_back(stream);
       }
     }
-    for (const OutputQueue* queue : {&to_output_, to_error_}) {
-      if (!queue->empty()) waits.push_back({queue->fd(), POLLOUT, 0});
-    }
+    outputs_.add_waits(waits);
     const std::optional<Clock::time_point> meeting_waits = meeting_.add_waits(waits);
     poll(waits.data(), waits.size(), time_to_wait(meeting_waits));
     for (std::size_t i = 0; i < streams.size(); ++i) {
-      if (waits[i + 1].revents != 0) read_some(*streams[i]);
+      if (waits[i + 1].revents != 0) outputs_.read_some(*streams[i]);
     }
-    to_output_.write_some();
-    to_error_->write_some();
+    outputs_.write_some();
     take_signals();
     take_ends();
     meeting_.serve();
@@ -260,47 +213,6 @@ class Run {
     const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
     const int wait = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
     return most < 0 ? wait : std::min(most, wait);
-  }
-
-  // Returns false if there was nothing to read, for now or because the stream has ended.
-  bool read_some(Stream& stream) {
-    if (stream.from < 0) return false;
-    ssize_t size = 0;
-    do {
-      size = read(stream.from, buffer_.data(), buffer_.size());
-    } while (size < 0 && errno == EINTR);
-    if (size < 0) return false;
-    const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(size));
-    if (size == 0) {
-      close(std::exchange(stream.from, -1));
-      stream.to->push(stream.lines.finish());
-    } else {
-      stream.has_written = true;
-      stream.to->push(stream.lines.add(bytes));
-      write_log(stream, bytes);
-    }
-    return size > 0;
-  }
-
-  // Reads what has been written so far. It does not wait for the end of the stream, because a
-  // child's child may go on writing.
-  void read_rest(Stream& stream) {
-    constexpr int kMostReads = 32;  // more than a pipe holds
-    for (int i = 0; i < kMostReads && read_some(stream); ++i) {
-    }
-  }
-
-  void write_log(Stream& stream, std::string_view bytes) {
-    while (stream.log >= 0 && !bytes.empty()) {
-      const ssize_t written = write(stream.log, bytes.data(), bytes.size());
-      if (written >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(written));
-      } else if (errno != EINTR) {
-        say("a file in " + options_.log_directory +
-            " cannot be written to any longer: " + std::strerror(errno));
-        close(std::exchange(stream.log, -1));
-      }
-    }
   }
 
   void take_signals() {
@@ -464,9 +376,7 @@ class Run {
     rank.status = status;
     look_at_group(rank);
     // The rank's last output is forwarded before its end is reported.
-    for (Stream* stream : {&rank.output, &rank.error}) {
-      read_rest(*stream);
-    }
+    for (RankStream* stream : {&rank.output, &rank.error}) outputs_.read_rest(*stream);
     const bool failed = exit_code_of(status) != 0;
     const bool survivable = is_survivable(rank, status);
     const bool is_member = meeting_.is_member(rank.number);
@@ -593,15 +503,6 @@ class Run {
     return now < give_up_at_;
   }
 
-  void drain() {
-    for (Rank& rank : ranks_) {
-      for (Stream* stream : {&rank.output, &rank.error}) {
-        read_rest(*stream);
-        stream->to->push(stream->lines.finish());
-      }
-    }
-  }
-
   // Says which rank the failure began with, as far as that is known. An exit code does not tell
   // whether a rank failed by itself or only reports another rank's failure, and which of the two
   // ends first is chance.
@@ -643,35 +544,7 @@ class Run {
     return nullptr;
   }
 
-  // Writes the remaining output, however slow its reader is; a signal ends that.
-  void finish_outputs() {
-    for (;;) {
-      to_output_.write_some();
-      to_error_->write_some();
-      std::vector<pollfd> waits = {{state_.signals(), POLLIN, 0}};
-      for (const OutputQueue* queue : {&to_output_, to_error_}) {
-        if (!queue->empty()) waits.push_back({queue->fd(), POLLOUT, 0});
-      }
-      if (waits.size() == 1) return;
-      poll(waits.data(), waits.size(), -1);
-      signalfd_siginfo info;
-      while (read(state_.signals(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-        const uint32_t signal = info.ssi_signo;
-        if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return;
-      }
-    }
-  }
-
-  // Reports output lost to an error such as a full disk. A reader that went away is not an error.
-  bool tell_of_lost_output() {
-    const int error = to_output_.error() != 0 ? to_output_.error() : to_error_->error();
-    if (error == 0) return false;
-    say(std::string("output was lost: ") + std::strerror(error));
-    finish_outputs();
-    return true;
-  }
-
-  void say(const std::string& text) { to_error_->push("launch: " + text + "\n"); }
+  void say(const std::string& text) { outputs_.say(text); }
 
   static constexpr milliseconds kMoment{100};  // how long processes that are just ending may take
   static constexpr milliseconds kAfterKill{1000};
@@ -687,13 +560,8 @@ class Run {
   // The cores of each process.
   std::vector<std::vector<int>> shares_ =
       std::vector<std::vector<int>>(static_cast<std::size_t>(all_processes_));
-  OutputQueue to_output_{STDOUT_FILENO};
-  OutputQueue own_error_{STDERR_FILENO};
-  // If both streams lead to the same terminal, one queue serves both, because the lines of two
-  // queues would mix.
-  OutputQueue* to_error_ = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &to_output_ : &own_error_;
+  RankOutputs outputs_{options_.log_directory};
   std::deque<Rank> ranks_;  // a deque, so that streams do not move
-  std::array<char, 1 << 16> buffer_;
 
   Rank* first_failure_ = nullptr;           // the first rank that ended with a failure
   std::vector<int64_t> ended_well_before_;  // ranks that ended with 0 before the first failure
