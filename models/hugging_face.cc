@@ -42,6 +42,7 @@ using internal::check_no_folders;
 using internal::checked_family;
 using internal::Family;
 using internal::indexed_pieces;
+using internal::instead_of_weights;
 using internal::is_piece;
 using internal::kConfig;
 using internal::kFile;

@@ -11,12 +11,10 @@
 #include "absl/strings/match.h"
 
 namespace gpipe::models::internal {
-namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// What a folder without safetensors files has instead, as the end of a message.
 std::string instead_of_weights(const fs::path& folder) {
   static const std::set<std::string> kOther = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
   if (fs::exists(folder / "adapter_config.json")) {
@@ -35,8 +33,6 @@ std::string instead_of_weights(const fs::path& folder) {
          " is of another format: read it with Python's transformers, whose save_pretrained writes "
          "what is read here";
 }
-
-}  // namespace
 
 std::string text_of(const fs::path& path) {
   errno = 0;

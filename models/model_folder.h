@@ -49,6 +49,9 @@ class Weights {
   std::map<std::string, const safetensors::File*> tensors_;
 };
 
+// What a folder without safetensors files has instead, as the end of a message.
+std::string instead_of_weights(const std::filesystem::path& folder);
+
 // Whether the name is that of one of several files of weights.
 bool is_piece(const std::string& name);
 
