@@ -400,14 +400,17 @@ void Session::check_alone(Time end) {
 void Session::compare_builds() {
   const int64_t threads =
       options_.threads_per_operator > 0 ? options_.threads_per_operator : at::get_num_threads();
-  control_->agree("LibTorch's version", TORCH_VERSION);
-  control_->agree("what LibTorch's kernels use of the CPU (ATEN_CPU_CAPABILITY)",
-                  at::get_cpu_capability());
-  control_->agree("LibTorch's build (at::show_config())", at::show_config());
-  control_->agree("the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
-                  std::to_string(threads));
-  control_->agree("the way between the devices of processes (GPIPE_DEVICE_LINKS)",
-                  environment_.device_links);
+  control_->agree(
+      "the builds and settings of the ranks",
+      internal::fields_text(
+          {{"LibTorch's version", TORCH_VERSION},
+           {"what LibTorch's kernels use of the CPU (ATEN_CPU_CAPABILITY)",
+            at::get_cpu_capability()},
+           {"LibTorch's build (at::show_config())", at::show_config()},
+           {"the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
+            std::to_string(threads)},
+           {"the way between the devices of processes (GPIPE_DEVICE_LINKS)",
+            environment_.device_links}}));
 }
 
 // Rank 0 warns for all ranks, after all ranks have exchanged their cores and quotas.

@@ -25,10 +25,6 @@ namespace {
 
 constexpr size_t kLongestText = 500'000;  // longer texts are compared by their hash
 
-void agree(Processes& processes, const std::string& name, const std::string& value) {
-  processes.agree(name, value.size() <= kLongestText ? value : "hash " + hash_of(value));
-}
-
 std::string text_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   return c10::str(tensor.dtype(), tensor.sizes());
@@ -117,30 +113,34 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
                        const Placement& placement, c10::DeviceType device,
                        int64_t cpu_threads_per_stage) {
   const std::string suffix = " of " + name;
-  agree(processes, "the balance" + suffix, absl::StrJoin(options.balance(), ", "));
-  agree(processes, "chunks" + suffix, std::to_string(options.chunks()));
-  agree(processes, "groups" + suffix, std::to_string(options.groups()));
-  agree(processes, "shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", "));
-  agree(processes, "the layers" + suffix, text_of(module));
-  agree(processes, "the placement" + suffix, placement.to_text());
   const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
-  agree(processes, "the checkpoint modes" + suffix,
-        to_text(options.checkpoint()) + std::string(": ") +
-            absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
-  agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
-  // If replicas ran on different types of devices, their weights would drift apart. If the user has
-  // forgotten the device of a stage, the stage would be slow.
-  agree(processes, "the type of GPipeOptions::devices" + suffix,
-        c10::DeviceTypeName(device, /*lower_case=*/true));
-  // With another number of threads an operator may add up in another order.
-  agree(processes,
-        "GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
-        "process's workers)" +
-            suffix,
-        std::to_string(cpu_threads_per_stage));
+  const std::string layers = text_of(module);
   const Ablation& ablation = options.ablation();
-  agree(processes, "the ablation" + suffix,
-        std::string(yes_or_no(ablation.direct_skips)) + yes_or_no(ablation.early_recomputes));
+  processes.agree(
+      "the making" + suffix,
+      fields_text(
+          {{"the balance" + suffix, absl::StrJoin(options.balance(), ", ")},
+           {"chunks" + suffix, std::to_string(options.chunks())},
+           {"groups" + suffix, std::to_string(options.groups())},
+           {"shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", ")},
+           {"the layers" + suffix,
+            layers.size() <= kLongestText ? layers : "hash " + hash_of(layers)},
+           {"the placement" + suffix, placement.to_text()},
+           {"the checkpoint modes" + suffix,
+            to_text(options.checkpoint()) + std::string(": ") +
+                absl::StrJoin(options.partition_checkpoints(), ", ", add_mode)},
+           {"deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm())},
+           // If replicas ran on different types of devices, their weights would drift apart. If the
+           // user has forgotten the device of a stage, the stage would be slow.
+           {"the type of GPipeOptions::devices" + suffix,
+            c10::DeviceTypeName(device, /*lower_case=*/true)},
+           // With another number of threads an operator may add up in another order.
+           {"GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
+            "process's workers)" +
+                suffix,
+            std::to_string(cpu_threads_per_stage)},
+           {"the ablation" + suffix, std::string(yes_or_no(ablation.direct_skips)) +
+                                         yes_or_no(ablation.early_recomputes)}}));
 }
 
 void add_terms(const StepOptions& options, CallTerms& terms) {
