@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/search/anneal.h"
 #include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/search/join.h"
@@ -16,7 +17,6 @@
 #include "gpipe/schedule/search/searched.h"
 #include "gpipe/schedule/search/v_pattern.h"
 #include "gpipe/schedule/search/workload.h"
-#include "gpipe/schedule/whole_step.h"
 #include "text/digits.h"
 
 namespace gpipe {
