@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/call/together.h"
 #include "gpipe/internal/processes/processes.h"
@@ -21,6 +20,7 @@
 #include "gpipe/internal/replicas/reduction.h"
 #include "gpipe/internal/replicas/shards.h"
 #include "gpipe/internal/run/pipeline.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/world.h"
 
 namespace gpipe {
@@ -72,19 +72,19 @@ std::vector<int64_t> owners_of_changes(const World& world,
   // The ranks compare the owners, too: owners depend on which parameters were frozen when the
   // optimizer was made.
   const std::string given(owners.begin(), owners.end());
-  std::string own = internal::form_of(parameters) + ", shared out by " +
-                    std::to_string(std::hash<std::string>()(given)) + "\n" + first_rates + "\n" +
-                    rates + "\n";
+  std::vector<std::string> own{internal::form_of(parameters) + ", shared out by " +
+                                   std::to_string(std::hash<std::string>()(given)),
+                               first_rates, rates, ""};
   for (const at::Tensor& parameter : parameters) {
-    own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
+    own.back() += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }
-  std::array<std::vector<std::string>, 4> lines;  // [line of `own`][rank]
-  for (const std::string& text :
-       internal::exchange_long(*world.processes(), "the parameters", own)) {
-    const std::vector<std::string> parts = absl::StrSplit(text, '\n');
-    for (size_t k = 0; k < lines.size(); ++k) lines[k].push_back(parts.at(k));
+  std::array<std::vector<std::string>, 4> texts;  // [text of `own`][rank]
+  for (const std::string& bytes :
+       internal::exchange_long(*world.processes(), "the parameters", internal::to_bytes(own))) {
+    const auto of_rank = internal::from_bytes<std::vector<std::string>>(bytes);
+    for (size_t k = 0; k < texts.size(); ++k) texts[k].push_back(of_rank.at(k));
   }
-  const auto& [forms, first, now, changes] = lines;
+  const auto& [forms, first, now, changes] = texts;
   internal::check_forms(world, "the parameters", forms);
   check_rates(first, now);
   for (size_t k = 0; k < parameters.size(); ++k) {

@@ -17,7 +17,7 @@
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
-#include "gpipe/schedule/whole_step.h"
+#include "gpipe/schedule/follows_at_once.h"
 
 namespace gpipe::balance {
 namespace {

@@ -15,7 +15,7 @@
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/whole_step.h"
+#include "gpipe/schedule/follows_at_once.h"
 
 namespace gpipe::balance {
 namespace {

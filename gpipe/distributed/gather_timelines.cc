@@ -5,74 +5,28 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/distributed/clock_offset.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe {
+
+static auto fields(Action& action) {
+  return std::tie(action.kind, action.stage, action.micro_batch);
+}
+static auto fields(TimelineAction& timed) {
+  return std::tie(timed.action, timed.begin, timed.end, timed.recompute_begin, timed.recompute_end,
+                  timed.failed);
+}
+static auto fields(StepTimeline& step) { return std::tie(step.run, step.unfinished, step.workers); }
+
 namespace distributed {
 namespace {
 
 using Steps = std::vector<StepTimeline>;
-
-void write(ByteWriter& writer, const TimelineAction& timed) {
-  writer.number(static_cast<uint8_t>(timed.action.kind));
-  writer.number(timed.action.stage);
-  writer.number(timed.action.micro_batch);
-  writer.number(timed.begin);
-  writer.number(timed.end);
-  writer.number(timed.recompute_begin);
-  writer.number(timed.recompute_end);
-  writer.number(static_cast<uint8_t>(timed.failed));
-}
-
-TimelineAction read_action(ByteReader& reader) {
-  TimelineAction timed;
-  timed.action.kind = static_cast<ActionKind>(reader.number<uint8_t>());
-  timed.action.stage = reader.number<decltype(timed.action.stage)>();
-  timed.action.micro_batch = reader.number<decltype(timed.action.micro_batch)>();
-  timed.begin = reader.number<int64_t>();
-  timed.end = reader.number<int64_t>();
-  timed.recompute_begin = reader.number<int64_t>();
-  timed.recompute_end = reader.number<int64_t>();
-  timed.failed = reader.number<uint8_t>() != 0;
-  return timed;
-}
-
-std::string to_bytes(const Steps& steps) {
-  ByteWriter writer;
-  writer.number(static_cast<uint64_t>(steps.size()));
-  for (const StepTimeline& step : steps) {
-    writer.number(step.run);
-    writer.number(static_cast<uint8_t>(step.unfinished));
-    writer.number(static_cast<uint64_t>(step.workers.size()));
-    for (const std::vector<TimelineAction>& actions : step.workers) {
-      writer.number(static_cast<uint64_t>(actions.size()));
-      for (const TimelineAction& timed : actions) write(writer, timed);
-    }
-  }
-  return writer.take();
-}
-
-Steps from_bytes(const std::string& bytes) {
-  ByteReader reader(bytes);
-  Steps steps;
-  for (auto left = reader.number<uint64_t>(); left > 0; --left) {
-    StepTimeline& step = steps.emplace_back();
-    step.run = reader.number<int64_t>();
-    step.unfinished = reader.number<uint8_t>() != 0;
-    for (auto workers = reader.number<uint64_t>(); workers > 0; --workers) {
-      std::vector<TimelineAction>& actions = step.workers.emplace_back();
-      for (auto more = reader.number<uint64_t>(); more > 0; --more) {
-        actions.push_back(read_action(reader));
-      }
-    }
-  }
-  reader.end();
-  return steps;
-}
 
 // Adds the workers of rank `rank` to the step.
 void add(StepTimeline& step, StepTimeline other, int64_t rank) {
@@ -98,7 +52,7 @@ Steps steps_of_replica(const World& world, const std::vector<std::string>& of_ra
   std::map<int64_t, std::set<int64_t>> ranks_of;
   for (int64_t process = 0; process < world.processes_each(); ++process) {
     const int64_t rank = world.rank_of(replica, process);
-    for (StepTimeline& own : from_bytes(of_ranks.at(static_cast<size_t>(rank)))) {
+    for (StepTimeline& own : internal::from_bytes<Steps>(of_ranks.at(static_cast<size_t>(rank)))) {
       const int64_t run = own.run;
       add(steps[run], std::move(own), rank);
       ranks_of[run].insert(rank);
@@ -142,7 +96,7 @@ std::vector<Steps> gather_timelines(const World& world, Steps steps, const Clock
     const int64_t offset = clock_offset(*processes, clock);
     for (StepTimeline& step : steps) move_clock(step, offset);
     const std::vector<std::string> of_ranks =
-        internal::exchange_long(*processes, "the timelines", to_bytes(steps));
+        internal::exchange_long(*processes, "the timelines", internal::to_bytes(steps));
     std::vector<Steps> gathered;
     for (int64_t replica = 0; replica < world.replicas(); ++replica) {
       gathered.push_back(steps_of_replica(world, of_ranks, replica));

@@ -1,6 +1,7 @@
 #include "gpipe/schedule/follows_at_once.h"
 
 #include <cstddef>
+#include <stdexcept>
 
 #include "gpipe/schedule/action.h"
 
@@ -22,4 +23,25 @@ std::vector<std::vector<bool>> follows_at_once(const Schedule& schedule) {
   return result;
 }
 
+namespace internal {
+
+const char* missing_half(const Schedule& schedule) {
+  bool forwards = false, backwards = false;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+    }
+  }
+  if (!forwards) return "forwards";
+  return backwards ? nullptr : "backwards";
+}
+
+void check_whole_step(const Schedule& schedule, const std::string& prefix) {
+  if (const char* const missing = missing_half(schedule)) {
+    throw std::invalid_argument(prefix + "the schedule has no " + missing +
+                                "; a step needs both; give a whole schedule");
+  }
+}
+
+}  // namespace internal
 }  // namespace gpipe

@@ -4,26 +4,29 @@
 #include <cstddef>
 #include <utility>
 
+#include "gpipe/runtime/bytes.h"
 #include "text/quoted.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::kFieldEnd;
 using internal::quoted;
 
 const char* const kSameCalls = ": all ranks must make the same calls in the same order";
 
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
-// A line of a text, and the position in the text at which the line begins.
-struct Line {
+// A part of a text, which an `end` or the end of the text ends, and the position in the text at
+// which the part begins.
+struct Part {
   std::size_t begin;
   std::string text;
 };
-Line line_at(const std::string& text, std::size_t place) {
-  const std::size_t before = place == 0 ? std::string::npos : text.rfind('\n', place - 1);
+Part part_at(const std::string& text, std::size_t place, char end) {
+  const std::size_t before = place == 0 ? std::string::npos : text.rfind(end, place - 1);
   const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-  return {begin, text.substr(begin, text.find('\n', begin) - begin)};
+  return {begin, text.substr(begin, text.find(end, begin) - begin)};
 }
 
 // The value in quotes. A long value is cut to the part around `difference`.
@@ -34,6 +37,29 @@ std::string shown(const std::string& value, std::size_t difference) {
   return (begin == 0 ? "" : "...") + quoted(value.substr(begin, kLongest)) +
          (begin + kLongest < value.size() ? "..." : "") + " (" + std::to_string(value.size()) +
          " bytes, from byte " + std::to_string(begin) + ")";
+}
+
+// The message for the values `a` and `b` of two ranks, which differ.
+std::string difference_text(const std::string& name, int64_t rank_of_a, const std::string& a,
+                            int64_t rank_of_b, const std::string& b) {
+  const auto difference = static_cast<std::size_t>(
+      std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
+      a.begin());
+  const Part field = part_at(a, difference, kFieldEnd);
+  if (field.begin > 0) {
+    return difference_text(part_at(a, field.begin - 1, kFieldEnd).text, rank_of_a, field.text,
+                           rank_of_b, part_at(b, difference, kFieldEnd).text);
+  }
+  // If the values have several lines, the message names the first line that differs.
+  const Part of_a = part_at(a, difference, '\n');
+  const Part of_b = part_at(b, difference, '\n');
+  const std::size_t place = difference - of_a.begin;
+  const auto number = std::count(a.begin(), a.begin() + of_a.begin, '\n') + 1;
+  const bool one_line = a.find('\n') == std::string::npos && b.find('\n') == std::string::npos;
+  const std::string where =
+      one_line ? "" : "line " + std::to_string(number) + " is the first that differs: ";
+  return name + " must be the same on all ranks: " + where + name_of(rank_of_a) + " has " +
+         shown(of_a.text, place) + ", " + name_of(rank_of_b) + " has " + shown(of_b.text, place);
 }
 
 std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64_t ahead,
@@ -83,24 +109,10 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
       return name_of(low.first) + verb(low.second) + " " + quoted(low.second.name) + ", " +
              name_of(high.first) + verb(high.second) + " it" + kSameCalls;
     }
-    const std::string& a = low.second.value;
-    const std::string& b = high.second.value;
-    if (!low.second.is_collected && a != b) {
+    if (!low.second.is_collected && low.second.value != high.second.value) {
       decided_ = true;
-      const auto difference = static_cast<std::size_t>(
-          std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
-          a.begin());
-      const std::string same = low.second.name + " must be the same on all ranks: ";
-      // If the values have several lines, the message names the first line that differs.
-      const Line of_a = line_at(a, difference);
-      const Line of_b = line_at(b, difference);
-      const std::size_t place = difference - of_a.begin;
-      const auto number = std::count(a.begin(), a.begin() + of_a.begin, '\n') + 1;
-      const bool one_line = a.find('\n') == std::string::npos && b.find('\n') == std::string::npos;
-      const std::string where =
-          one_line ? "" : "line " + std::to_string(number) + " is the first that differs: ";
-      return same + where + name_of(low.first) + " has " + shown(of_a.text, place) + ", " +
-             name_of(high.first) + " has " + shown(of_b.text, place);
+      return difference_text(low.second.name, low.first, low.second.value, high.first,
+                             high.second.value);
     }
   }
   if (!complete()) return std::nullopt;

@@ -24,8 +24,8 @@ class Disagreement : public std::invalid_argument {
 class Agreement {
  public:
   struct Words {
-    std::string name;  // names the value, in messages
-    std::string value;
+    std::string name;   // names the value, in messages
+    std::string value;  // or several (bytes.h, fields_text()): the one that differs is named
     bool is_collected = false;  // true: all ranks get the value; false: it is compared
     bool is_patient = false;    // waits for other ranks without a limit
     uint64_t call = 0;          // the number of the rank's call (Control::count_call())

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "gpipe/runtime/bytes.h"
+
 namespace gpipe::distributed {
 namespace {
+
+using internal::fields_text;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -12,6 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Optional;
+using ::testing::StartsWith;
 
 TEST(Agreement, IsReachedWhenAllHaveSaidTheSame) {
   Agreement agreement(3);
@@ -123,6 +128,31 @@ TEST(Agreement, ShowsTheFirstLineThatDiffers) {
   EXPECT_EQ(verdict("0: Linear\n1: ReLU\n", "0: Linear 4\n1: ReLU\n"),
             "layers must be the same on all ranks: line 1 is the first that differs: rank 0 has "
             "'0: Linear', rank 1 has '0: Linear 4'");
+}
+
+// Of several fields the first that differs is named, as if it were compared alone.
+TEST(Agreement, NamesTheFieldThatDiffers) {
+  const auto verdict = [](const std::string& balance, const std::string& layers) {
+    const std::string long_one(200, '1');
+    Agreement agreement(2);
+    agreement.add(0, {"all", fields_text({{"balance", long_one}, {"layers", "0: A\n1: B\n"}})});
+    return agreement
+        .add(1,
+             {"all", fields_text({{"balance", balance + long_one.substr(2)}, {"layers", layers}})})
+        .value_or("none");
+  };
+  EXPECT_EQ(verdict("11", "0: A\n1: B\n"), "");
+  EXPECT_THAT(verdict("12", "0: A\n1: C\n"),
+              AllOf(StartsWith("balance must be the same on all ranks: rank 0 has '1111"),
+                    HasSubstr("rank 1 has '1211"), Not(HasSubstr("layers"))));
+  EXPECT_THAT(verdict("", ""), AllOf(StartsWith("balance must be the same on all ranks: rank 0 "),
+                                     HasSubstr("(200 bytes"), HasSubstr("1' (198 bytes")));
+  EXPECT_EQ(verdict("11", "0: A\n1: C\n"),
+            "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
+            "'1: B', rank 1 has '1: C'");
+  EXPECT_EQ(verdict("11", ""),
+            "layers must be the same on all ranks: line 1 is the first that differs: rank 0 has "
+            "'0: A', rank 1 has ''");
 }
 
 TEST(Agreement, GivesUp) {

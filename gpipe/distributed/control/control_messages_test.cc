@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::DamagedMessage;
 using ::testing::IsEmpty;
 
 const Fault kFault{FaultKind::kLeft, 3, "host", 2, 1, "5 ('relu')", "text"};

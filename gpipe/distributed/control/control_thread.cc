@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "gpipe/distributed/control/control_impl.h"
-#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
+
+using internal::DamagedMessage;
 
 std::string Control::Impl::seconds(Milliseconds time) {
   char text[32];

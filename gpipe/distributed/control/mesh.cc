@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "gpipe/distributed/control/control_messages.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/distributed/sockets/private_descriptors.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::DamagedMessage;
 using Milliseconds = std::chrono::milliseconds;
 
 // A rank is lost if no process listens at its endpoint for this long.

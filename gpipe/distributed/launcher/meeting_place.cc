@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/distributed/sockets/token.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -92,7 +92,7 @@ bool MeetingPlace::take(Visitor& visitor, const Frame& frame, Time now) {
   Question question;
   try {
     question = to_question(frame.body);
-  } catch (const DamagedMessage&) {
+  } catch (const internal::DamagedMessage&) {
     return false;
   }
   if (question.secret != secret_ || question.number < 0) return false;

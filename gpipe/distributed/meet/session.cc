@@ -15,15 +15,27 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "gpipe/distributed/meet/quiet_log.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/distributed/sockets/token.h"
+#include "gpipe/runtime/bytes.h"
 #include "machine/cores.h"
 
-namespace gpipe::distributed {
+namespace gpipe {
+namespace machine {
+static auto fields(Quota& quota) { return std::tie(quota.group, quota.cores); }
+}  // namespace machine
+
+namespace distributed {
+
+static auto fields(Endpoint& endpoint) { return std::tie(endpoint.address, endpoint.port); }
+static auto fields(CoreSource& source) {
+  return std::tie(source.host, source.cores, source.quotas);
+}
+
 namespace {
 
 using Time = std::chrono::steady_clock::time_point;
@@ -61,13 +73,6 @@ class Pause {
   Milliseconds pause_{1};
 };
 
-std::string to_bytes(const Endpoint& endpoint) {
-  ByteWriter writer;
-  writer.text(endpoint.address);
-  writer.number(static_cast<int32_t>(endpoint.port));
-  return writer.take();
-}
-
 // Keys of the store: how many processes with this rank have come, and what rank 0 answers the n-th
 // of them.
 std::string coming_key(int64_t rank) { return "come/" + std::to_string(rank); }
@@ -87,15 +92,6 @@ bool lost(int64_t rank, const DistributedFailure& failure) {
     return fault.rank == rank &&
            (fault.kind == FaultKind::kDeath || fault.kind == FaultKind::kSilence);
   });
-}
-
-Endpoint to_endpoint(const std::string& bytes) {
-  ByteReader reader(bytes);
-  Endpoint endpoint;
-  endpoint.address = reader.text();
-  endpoint.port = reader.number<int32_t>();
-  reader.end();
-  return endpoint;
 }
 
 }  // namespace
@@ -165,7 +161,7 @@ void Session::meet() {
     claim_rank(end);
     from_store<bool>(
         [store = store_, key = "rank/" + std::to_string(rank()), own] {
-          store->set(key, to_bytes(own));
+          store->set(key, internal::to_bytes(own));
           return true;
         },
         end);
@@ -357,7 +353,7 @@ void Session::find_peers(Time end) {
       if (!bytes) {
         still.push_back(peer);
       } else if (peer < rank()) {
-        control_->add_peer(peer, to_endpoint(*bytes));
+        control_->add_peer(peer, internal::from_bytes<Endpoint>(*bytes, "an address"));
       }
     }
     missing = std::move(still);
@@ -404,41 +400,27 @@ void Session::check_alone(Time end) {
 void Session::compare_builds() {
   const int64_t threads =
       options_.threads_per_operator > 0 ? options_.threads_per_operator : at::get_num_threads();
-  control_->agree("LibTorch's version", TORCH_VERSION);
-  control_->agree("what LibTorch's kernels use of the CPU (ATEN_CPU_CAPABILITY)",
-                  at::get_cpu_capability());
-  control_->agree("LibTorch's build (at::show_config())", at::show_config());
-  control_->agree("the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
-                  std::to_string(threads));
-  control_->agree("the way between the devices of processes (GPIPE_DEVICE_LINKS)",
-                  environment_.device_links);
+  control_->agree(
+      "the builds and settings of the ranks",
+      internal::fields_text(
+          {{"LibTorch's version", TORCH_VERSION},
+           {"what LibTorch's kernels use of the CPU (ATEN_CPU_CAPABILITY)",
+            at::get_cpu_capability()},
+           {"LibTorch's build (at::show_config())", at::show_config()},
+           {"the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
+            std::to_string(threads)},
+           {"the way between the devices of processes (GPIPE_DEVICE_LINKS)",
+            environment_.device_links}}));
 }
 
 // Rank 0 warns for all ranks, after all ranks have exchanged their cores and quotas.
 void Session::tell_of_too_many_threads() {
   if (size() == 1) return;
-  const std::vector<machine::Quota> quotas = machine::core_quotas();
-  ByteWriter own;
-  own.text(host_name());
-  own.number(machine::machine_cores());
-  own.number(static_cast<int64_t>(quotas.size()));
-  for (const machine::Quota& quota : quotas) {
-    own.text(quota.group);
-    own.number(quota.cores);
-  }
+  const CoreSource own{host_name(), machine::machine_cores(), machine::core_quotas()};
+  const std::string name = "the cores of each rank";
   std::vector<CoreSource> sources;
-  for (const std::string& bytes : control_->exchange("the cores of each rank", own.take())) {
-    ByteReader reader(bytes);
-    CoreSource source;
-    source.host = reader.text();
-    source.cores = reader.number<int64_t>();
-    for (auto left = reader.number<int64_t>(); left > 0; --left) {
-      machine::Quota quota;
-      quota.group = reader.text();
-      quota.cores = reader.number<double>();
-      source.quotas.push_back(std::move(quota));
-    }
-    sources.push_back(std::move(source));
+  for (const std::string& bytes : control_->exchange(name, internal::to_bytes(own))) {
+    sources.push_back(internal::from_bytes<CoreSource>(bytes, name));
   }
   if (rank() != 0 || !options_.announce) return;
   const std::string crowd =
@@ -520,4 +502,5 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   }
 }
 
-}  // namespace gpipe::distributed
+}  // namespace distributed
+}  // namespace gpipe

@@ -26,9 +26,9 @@
 
 #include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/meet/c10d.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/distributed/sockets/sockets.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/testing/processes/rank_processes.h"
 
 namespace gpipe::distributed {
@@ -267,16 +267,13 @@ TEST(Session, ARankThatDoesNotConnectIsNotCountedAfterRank0HasLeft) {
     const auto store =
         serve_store(listen_on("127.0.0.1", &number), {"127.0.0.1", number}, "gpipe/0/");
     {
-      ByteWriter own;
-      own.text("127.0.0.1");
       int own_port = 0;
       ControlOptions options;
       options.size = 2;
       options.token = "token";
       options.listener = listen_on("127.0.0.1", &own_port);
-      own.number(static_cast<int32_t>(own_port));
       Control control(std::move(options));
-      store->under("token/")->set("rank/0", own.take());
+      store->under("token/")->set("rank/0", internal::to_bytes("127.0.0.1", own_port));
       store->set("token/1/1", "token");
       control.wait_until_connected(std::chrono::steady_clock::now() + std::chrono::seconds(30));
     }

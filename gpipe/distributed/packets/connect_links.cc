@@ -10,31 +10,22 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/distributed/packets/link_rounds.h"
-#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::distributed {
+
+static auto fields(Edge& edge) { return std::tie(edge.from, edge.to, edge.lane); }
+
 namespace {
 
 // How long connecting all links may take. It may take long, because NCCL examines all of a
 // machine's devices and networks for each link.
 constexpr std::chrono::minutes kLimit{2};
-
-void write_edge(ByteWriter& bytes, const Edge& edge) {
-  for (const int64_t number : {edge.from, edge.to}) bytes.number(number);
-  bytes.number(edge.lane);
-}
-
-Edge read_edge(ByteReader& bytes) {
-  Edge edge;
-  edge.from = bytes.number<int64_t>();
-  edge.to = bytes.number<int64_t>();
-  edge.lane = bytes.number<int32_t>();
-  return edge;
-}
 
 void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
                    const std::vector<std::string>& identities) {
@@ -132,18 +123,14 @@ DeviceLinks& LinkPools::pool(const Key& key, c10::Device device) {
 void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,
                         const std::vector<int64_t>& ranks, const std::string& name) {
   std::map<Edge, std::string> ids;
-  ByteWriter own;
+  std::vector<std::pair<Edge, std::string>> own;
   for (const Edge& edge : edges) {
     if (edge.from != others_.rank || pool.has(edge, DeviceLink::End::kSends)) continue;
-    write_edge(own, edge);
-    own.text(kind_.new_id());
+    own.emplace_back(edge, kind_.new_id());
   }
-  for (const std::string& value : others_.exchange(name + "/ids", own.bytes(), ranks)) {
-    ByteReader reader(value);
-    while (reader.left() > 0) {
-      const Edge edge = read_edge(reader);
-      ids[edge] = reader.text();
-    }
+  for (const std::string& value : others_.exchange(name + "/ids", internal::to_bytes(own), ranks)) {
+    const auto given = internal::from_bytes<decltype(own)>(value, "the ids of links");
+    ids.insert(given.begin(), given.end());
   }
   try {
     const auto end = std::chrono::steady_clock::now() + kLimit;

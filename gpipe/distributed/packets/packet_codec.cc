@@ -12,14 +12,16 @@
 #include <vector>
 
 #include "gpipe/distributed/packets/packet_format.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/twins.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::ByteReader;
+using internal::ByteWriter;
 using internal::Item;
 using internal::Packet;
 
@@ -120,20 +122,14 @@ std::vector<Part> parts_of(const std::vector<at::Tensor>& tensors) {
 }
 
 void write_tensor(ByteWriter& head, const at::Tensor& tensor, uint32_t part, int64_t begin) {
-  head.number(part);
-  head.number(static_cast<int8_t>(tensor.scalar_type()));
-  head.number(static_cast<uint8_t>((tensor.is_conj() ? kConjugate : 0) |
-                                   (tensor.is_neg() ? kNegative : 0)));
+  const auto flags =
+      static_cast<uint8_t>((tensor.is_conj() ? kConjugate : 0) | (tensor.is_neg() ? kNegative : 0));
   const int64_t offset =
       tensor.numel() == 0
           ? 0
           : tensor.storage_offset() * static_cast<int64_t>(tensor.element_size()) - begin;
-  head.number(offset);
-  head.number(static_cast<uint16_t>(tensor.dim()));
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    head.number(tensor.size(i));
-    head.number(tensor.stride(i));
-  }
+  head.put(part, tensor.scalar_type(), flags, offset, static_cast<uint16_t>(tensor.dim()));
+  for (int64_t i = 0; i < tensor.dim(); ++i) head.put(tensor.size(i), tensor.stride(i));
 }
 
 // The bytes of a part of an accelerator's memory.
@@ -180,24 +176,21 @@ void choose_place(Part& part, const at::Tensor& first, int64_t alone_from, c10::
 }
 
 void write_part(ByteWriter& head, const Part& part, const std::vector<Part>& parts) {
-  head.number(static_cast<uint8_t>(part.place));
-  head.number(part.bytes());
-  head.number(static_cast<uint8_t>(part.shift()));
-  head.number(part.travelling());
+  head.put(part.place, part.bytes(), static_cast<uint8_t>(part.shift()), part.travelling());
   // The number of the first part of the same storage. The receiver needs it, because an in-place
   // change of a tensor counts for all tensors that share its storage.
-  head.number(static_cast<uint32_t>(
+  head.put(static_cast<uint32_t>(
       std::find_if(parts.begin(), parts.end(),
                    [&](const Part& other) { return other.storage == part.storage; }) -
       parts.begin()));
 }
 
 void write_item(ByteWriter& head, const Item& item, uint32_t tensor) {
-  head.number(tensor);
-  head.number(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
-                                   (item.read_only ? kReadOnly : 0) | (item.shared ? kShared : 0) |
-                                   (item.is_changed() ? kChanged : 0) |
-                                   (item.constant ? kConstant : 0)));
+  head.put(tensor);
+  head.put(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
+                                (item.read_only ? kReadOnly : 0) | (item.shared ? kShared : 0) |
+                                (item.is_changed() ? kChanged : 0) |
+                                (item.constant ? kConstant : 0)));
 }
 
 // The description of the packet, which its head contains (PacketDescription).
@@ -207,14 +200,13 @@ ByteWriter described(const Packet& packet, const Objects& objects, const std::ve
     for (const std::size_t tensor : parts[p].tensors) part_of[tensor] = static_cast<uint32_t>(p);
   }
   ByteWriter head;
-  head.number(static_cast<uint8_t>(packet.kind));
-  head.number(static_cast<uint32_t>(parts.size()));
+  head.put(packet.kind, static_cast<uint32_t>(parts.size()));
   for (const Part& part : parts) write_part(head, part, parts);
-  head.number(static_cast<uint32_t>(objects.tensors.size()));
+  head.put(static_cast<uint32_t>(objects.tensors.size()));
   for (std::size_t i = 0; i < objects.tensors.size(); ++i) {
     write_tensor(head, objects.tensors[i], part_of[i], parts[part_of[i]].begin);
   }
-  head.number(static_cast<uint32_t>(packet.items.size()));
+  head.put(static_cast<uint32_t>(packet.items.size()));
   for (std::size_t i = 0; i < packet.items.size(); ++i) {
     write_item(head, packet.items[i], objects.of_item[i]);
   }
@@ -308,11 +300,11 @@ at::Tensor announce(int64_t head_bytes) {
 std::optional<int64_t> announced_bytes(const at::Tensor& message, int64_t limit) {
   ByteReader reader(
       {static_cast<const char*>(message.const_data_ptr()), static_cast<size_t>(message.numel())});
-  const auto magic = reader.number<uint32_t>();
+  const auto magic = reader.get<uint32_t>();
   if (magic == kHeadMagic) return std::nullopt;
   if (magic != kAnnounceMagic) damaged("it does not begin as one");
-  reader.number<uint32_t>();
-  const auto bytes = reader.number<int64_t>();
+  reader.get<uint32_t>();
+  const auto bytes = reader.get<int64_t>();
   if (bytes < kAnnouncementBytes || bytes > limit) {
     damaged("it announces " + std::to_string(bytes) + " bytes");
   }

@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::DamagedMessage;
 using internal::Item;
 using internal::Packet;
 using internal::ValueKind;

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
 
@@ -77,7 +77,7 @@ __attribute__((noinline)) char* data_of(const at::Tensor& bytes) {
 }
 
 void damaged(const std::string& what) {
-  throw DamagedMessage("a packet of tensors is damaged: " + what);
+  throw internal::DamagedMessage("a packet of tensors is damaged: " + what);
 }
 
 }  // namespace gpipe::distributed

@@ -4,18 +4,19 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::distributed {
 namespace {
 
+using internal::ByteReader;
 using internal::ValueKind;
 
 // Reads a count of items, each of which takes at least `least_bytes` of the description. A greater
 // count is refused, so no count causes more memory to be allocated than a small multiple of what
 // has arrived.
 uint32_t read_count(ByteReader& reader, size_t least_bytes) {
-  const auto number = reader.number<uint32_t>();
+  const auto number = reader.get<uint32_t>();
   if (number > reader.left() / least_bytes)
     damaged("a count of " + std::to_string(number) + " in its description, of which only " +
             std::to_string(reader.left()) + " bytes are left");
@@ -23,22 +24,21 @@ uint32_t read_count(ByteReader& reader, size_t least_bytes) {
 }
 
 ValueKind read_kind(ByteReader& reader) {
-  const auto kind = reader.number<uint8_t>();
-  if (kind > static_cast<uint8_t>(ValueKind::kTuple4)) damaged("no kind " + std::to_string(kind));
-  return static_cast<ValueKind>(kind);
+  const auto kind = reader.get<ValueKind>();
+  if (kind > ValueKind::kTuple4) damaged("no kind " + std::to_string(static_cast<int>(kind)));
+  return kind;
 }
 
 PartDescription read_part(ByteReader& reader, size_t parts, c10::Device device) {
   PartDescription part;
-  const auto place = reader.number<uint8_t>();
-  if (place > static_cast<uint8_t>(Place::kPackedAlone)) {
-    damaged("no place " + std::to_string(place));
+  part.place = reader.get<Place>();
+  if (part.place > Place::kPackedAlone) {
+    damaged("no place " + std::to_string(static_cast<int>(part.place)));
   }
-  part.place = static_cast<Place>(place);
-  part.bytes = reader.number<int64_t>();
-  part.shift = reader.number<uint8_t>();
-  part.travelling = reader.number<int64_t>();
-  part.storage_number = reader.number<uint32_t>();
+  part.bytes = reader.get<int64_t>();
+  part.shift = reader.get<uint8_t>();
+  part.travelling = reader.get<int64_t>();
+  part.storage_number = reader.get<uint32_t>();
   if (part.storage_number >= parts) damaged("the number of a storage that it does not have");
   if (part.bytes < 0 || part.travelling < 0) damaged("a size below 0");
   if (part.shift >= line_of(device)) damaged("a first byte behind its line of memory");
@@ -76,25 +76,25 @@ std::vector<PartDescription> read_parts(ByteReader& reader, int64_t& end, int64_
 
 TensorDescription read_tensor(ByteReader& reader) {
   TensorDescription result;
-  result.part = reader.number<uint32_t>();
-  const auto type = reader.number<int8_t>();
+  result.part = reader.get<uint32_t>();
+  const auto type = reader.get<int8_t>();
   result.type = static_cast<c10::ScalarType>(type);
   if (type < 0 || !can_travel(result.type)) damaged("no type " + std::to_string(type));
-  result.flags = reader.number<uint8_t>();
+  result.flags = reader.get<uint8_t>();
   if (result.flags > (kConjugate | kNegative)) damaged("no such marks of a tensor");
   if ((result.flags & kConjugate) != 0 && !c10::isComplexType(result.type)) {
     damaged("only complex numbers have a conjugate");
   }
-  result.offset = reader.number<int64_t>();
-  const auto dimensions = reader.number<uint16_t>();
+  result.offset = reader.get<int64_t>();
+  const auto dimensions = reader.get<uint16_t>();
   if (dimensions > kMostDimensions) damaged(std::to_string(dimensions) + " dimensions");
   int64_t elements = 1;
   int64_t unique = 1;
   int64_t last = 0;
   bool overflow = false;
   for (uint16_t i = 0; i < dimensions; ++i) {
-    const auto size = reader.number<int64_t>();
-    const auto stride = reader.number<int64_t>();
+    const auto size = reader.get<int64_t>();
+    const auto stride = reader.get<int64_t>();
     if (size < 0 || stride < 0) damaged("a size or stride below 0");
     result.sizes.push_back(size);
     result.strides.push_back(stride);
@@ -154,8 +154,8 @@ std::vector<TensorDescription> read_tensors(ByteReader& reader,
 std::vector<ItemDescription> read_items(ByteReader& reader, size_t tensors) {
   std::vector<ItemDescription> items(read_count(reader, 5));
   for (ItemDescription& item : items) {
-    item.tensor = reader.number<uint32_t>();
-    item.flags = reader.number<uint8_t>();
+    item.tensor = reader.get<uint32_t>();
+    item.flags = reader.get<uint8_t>();
     if (item.tensor != kUndefined && item.tensor >= tensors) damaged("no such tensor");
     if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant)) {
       damaged("no such marks");
@@ -168,9 +168,9 @@ std::vector<ItemDescription> read_items(ByteReader& reader, size_t tensors) {
 
 PacketDescription read_description(std::string_view head, int64_t limit, c10::Device device) {
   ByteReader start(head);
-  if (start.number<uint32_t>() != kHeadMagic) damaged("it does not begin as one");
-  start.number<uint32_t>();
-  const auto described = start.number<int64_t>();
+  if (start.get<uint32_t>() != kHeadMagic) damaged("it does not begin as one");
+  start.get<uint32_t>();
+  const auto described = start.get<int64_t>();
   if (described < 0 || described > static_cast<int64_t>(start.left())) {
     damaged("its description ends behind it");
   }

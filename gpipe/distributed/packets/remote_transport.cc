@@ -21,7 +21,6 @@
 
 #include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/packets/packet_codec.h"
-#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"

@@ -2,22 +2,22 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/runtime/bytes.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -35,29 +35,23 @@ at::Tensor norm_of(const at::Tensor& tensor, double norm_type) {
 // The norm of a gradient on its way to the other processes.
 struct TravellingNorm {
   int64_t parameter = 0;
-  int64_t type = 0;  // c10::ScalarType
-  char bytes[16] = {};
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  double value = 0;  // all types that norms have can be told exactly as a double
 };
+auto fields(TravellingNorm& norm) { return std::tie(norm.parameter, norm.type, norm.value); }
 
-std::string to_bytes(const std::map<int64_t, at::Tensor>& norms) {
+std::string norms_to_bytes(const std::map<int64_t, at::Tensor>& norms) {
   std::vector<TravellingNorm> all;
   for (const auto& [parameter, norm] : norms) {
-    TravellingNorm travelling{parameter, static_cast<int64_t>(norm.scalar_type()), {}};
-    const at::Tensor here = norm.cpu();
-    std::memcpy(travelling.bytes, here.const_data_ptr(), here.nbytes());
-    all.push_back(travelling);
+    all.push_back({parameter, norm.scalar_type(), norm.item<double>()});
   }
-  return {reinterpret_cast<const char*>(all.data()), all.size() * sizeof(TravellingNorm)};
+  return to_bytes(all);
 }
 
-std::map<int64_t, at::Tensor> from_bytes(const std::string& bytes) {
+std::map<int64_t, at::Tensor> norms_of(const std::string& bytes) {
   std::map<int64_t, at::Tensor> norms;
-  for (size_t k = 0; k < bytes.size(); k += sizeof(TravellingNorm)) {
-    TravellingNorm travelling;
-    std::memcpy(&travelling, bytes.data() + k, sizeof travelling);
-    at::Tensor norm = at::empty({}, static_cast<c10::ScalarType>(travelling.type));
-    std::memcpy(norm.mutable_data_ptr(), travelling.bytes, norm.nbytes());
-    norms.emplace(travelling.parameter, std::move(norm));
+  for (const auto& norm : from_bytes<std::vector<TravellingNorm>>(bytes, "the norms")) {
+    norms.emplace(norm.parameter, at::full({}, norm.value, norm.type));
   }
   return norms;
 }
@@ -117,8 +111,8 @@ std::vector<at::Tensor> of_all(const World& world, const std::string& name,
   const auto each = static_cast<size_t>(world.processes_each());
   std::vector<std::map<int64_t, at::Tensor>> of_first;  // [process of the first replica]
   size_t rank = 0;
-  for (const std::string& bytes : exchange_long(*world.processes(), name, to_bytes(norms))) {
-    std::map<int64_t, at::Tensor> of_rank = from_bytes(bytes);
+  for (const std::string& bytes : exchange_long(*world.processes(), name, norms_to_bytes(norms))) {
+    std::map<int64_t, at::Tensor> of_rank = norms_of(bytes);
     if (rank < each) {
       all.insert(of_rank.begin(), of_rank.end());
       of_first.push_back(std::move(of_rank));

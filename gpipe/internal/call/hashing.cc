@@ -1,60 +1,45 @@
 #include "gpipe/internal/call/hashing.h"
 
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <map>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpipe/internal/tensors/bits_hash.h"
+#include "gpipe/runtime/bytes.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
 
-// [number of the parameter]
-using Hashes = std::map<int64_t, uint64_t>;
-
-// Adds the hashes in `bytes`. Returns the number of a parameter that already has another hash, if
-// any.
-std::optional<int64_t> add(const std::string& bytes, Hashes& hashes) {
-  std::array<uint64_t, 2> entry{};
-  for (size_t k = 0; k < bytes.size(); k += sizeof entry) {
-    std::memcpy(entry.data(), bytes.data() + k, sizeof entry);
-    const auto number = static_cast<int64_t>(entry[0]);
-    if (hashes.emplace(number, entry[1]).first->second != entry[1]) return number;
-  }
-  return std::nullopt;
-}
+using Hashes = std::vector<std::pair<uint64_t, uint64_t>>;  // by the number of the parameter
 
 }  // namespace
 
 std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                             Processes* processes, const std::string& name) {
-  std::string own;
-  int64_t number = 0;
+  Hashes own;
+  uint64_t number = 0;
   for (const auto& parameter : parameters) {
-    const int64_t parameter_number = number++;
+    const uint64_t own_number = number++;
     if (!parameter.value().defined() || parameter.value().is_meta()) continue;
-    const std::array<uint64_t, 2> entry{static_cast<uint64_t>(parameter_number),
-                                        hash_of(parameter.key(), parameter.value())};
-    own.append(reinterpret_cast<const char*>(entry.data()), sizeof entry);
+    own.emplace_back(own_number, hash_of(parameter.key(), parameter.value()));
   }
-  const std::vector<std::string> of_all =
-      processes == nullptr ? std::vector<std::string>{own} : exchange_long(*processes, name, own);
-  Hashes hashes;
+  std::vector<std::string> of_all{to_bytes(own)};
+  if (processes != nullptr) of_all = exchange_long(*processes, name, of_all.front());
+  std::map<uint64_t, uint64_t> hashes;
   for (const std::string& bytes : of_all) {
-    const std::optional<int64_t> differs = add(bytes, hashes);
-    if (!differs) continue;
-    found_by_all(name + ": the replicas have different values of " +
-                 text::in_quotes(parameters[static_cast<size_t>(*differs)].key()) +
-                 ", so they train different models: one of them has changed it alone (its "
-                 "optimizer has other options, say, or did not step)");
+    for (const auto& [parameter, hash] : from_bytes<Hashes>(bytes, "the hashes of parameters")) {
+      if (hashes.emplace(parameter, hash).first->second == hash) continue;
+      found_by_all(name + ": the replicas have different values of " +
+                   text::in_quotes(parameters[parameter].key()) +
+                   ", so they train different models: one of them has changed it alone (its "
+                   "optimizer has other options, say, or did not step)");
+    }
   }
   BitsHash all;
-  for (const auto& [parameter_number, hash] : hashes) {
-    all.add(static_cast<uint64_t>(parameter_number));
+  for (const auto& [parameter, hash] : hashes) {
+    all.add(parameter);
     all.add(hash);
   }
   return all.text();

@@ -5,18 +5,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/bits_hash.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/runtime/warning_log.h"
 #include "gpipe/schedule/first_difference.h"
 #include "text/shown.h"
@@ -25,10 +24,6 @@ namespace gpipe::internal {
 namespace {
 
 constexpr size_t kLongestText = 500'000;  // longer texts are compared by their hash
-
-void agree(Processes& processes, const std::string& name, const std::string& value) {
-  processes.agree(name, value.size() <= kLongestText ? value : "hash " + hash_of(value));
-}
 
 std::string text_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
@@ -53,20 +48,16 @@ std::string text_of(const torch::nn::Sequential& module) {
   return text;
 }
 
-std::string bytes_of(const std::vector<double>& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
-}
-
-// The numbers that the processes of the last stages give, in the order of their replicas.
-// `of_ranks`: [rank] bytes of numbers.
-std::vector<double> of_last_stages(const World& world, const std::vector<std::string>& of_ranks,
-                                   int64_t last) {
-  std::string bytes;
+// The values that the processes of the last stages give, in the order of their replicas.
+// `of_ranks`: [rank] bytes of values.
+template <typename T>
+std::vector<T> of_last_stages(const World& world, const std::vector<std::string>& of_ranks,
+                              int64_t last) {
+  std::vector<T> all;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    bytes += of_ranks.at(static_cast<size_t>(world.rank_of(replica, last)));
+    const std::string& bytes = of_ranks.at(static_cast<size_t>(world.rank_of(replica, last)));
+    for (const T& value : from_bytes<std::vector<T>>(bytes)) all.push_back(value);
   }
-  std::vector<double> all(bytes.size() / sizeof(double));
-  if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
   return all;
 }
 
@@ -101,16 +92,13 @@ std::vector<std::string> exchange_with_news(Processes& processes, const std::str
                                             const std::string& exchange_name,
                                             const std::string& own, bool is_patient,
                                             LateRegistrations& registrations) {
-  // A message is the size of `own`, `own` itself, and the news.
-  std::vector<std::string> news =
-      exchange_long(processes, exchange_name,
-                    absl::StrCat(own.size(), " ", own, registrations.news()), is_patient);
   std::vector<std::string> given;
-  for (std::string& both : news) {
-    const size_t blank = both.find(' ');
-    const size_t size = std::stoull(both.substr(0, blank));
-    given.push_back(both.substr(blank + 1, size));
-    both.erase(0, blank + 1 + size);
+  std::vector<std::string> news;
+  for (const std::string& bytes :
+       exchange_long(processes, exchange_name, to_bytes(own, registrations.news()), is_patient)) {
+    auto both = from_bytes<std::pair<std::string, std::string>>(bytes, exchange_name);
+    given.push_back(std::move(both.first));
+    news.push_back(std::move(both.second));
   }
   take_news(processes, name, news, registrations);
   return given;
@@ -125,30 +113,34 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
                        const Placement& placement, c10::DeviceType device,
                        int64_t cpu_threads_per_stage) {
   const std::string suffix = " of " + name;
-  agree(processes, "the balance" + suffix, absl::StrJoin(options.balance(), ", "));
-  agree(processes, "chunks" + suffix, std::to_string(options.chunks()));
-  agree(processes, "groups" + suffix, std::to_string(options.groups()));
-  agree(processes, "shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", "));
-  agree(processes, "the layers" + suffix, text_of(module));
-  agree(processes, "the placement" + suffix, placement.to_text());
   const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
-  agree(processes, "the checkpoint modes" + suffix,
-        to_text(options.checkpoint()) + std::string(": ") +
-            absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
-  agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
-  // If replicas ran on different types of devices, their weights would drift apart. If the user has
-  // forgotten the device of a stage, the stage would be slow.
-  agree(processes, "the type of GPipeOptions::devices" + suffix,
-        c10::DeviceTypeName(device, /*lower_case=*/true));
-  // With another number of threads an operator may add up in another order.
-  agree(processes,
-        "GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
-        "process's workers)" +
-            suffix,
-        std::to_string(cpu_threads_per_stage));
+  const std::string layers = text_of(module);
   const Ablation& ablation = options.ablation();
-  agree(processes, "the ablation" + suffix,
-        std::string(yes_or_no(ablation.direct_skips)) + yes_or_no(ablation.early_recomputes));
+  processes.agree(
+      "the making" + suffix,
+      fields_text(
+          {{"the balance" + suffix, absl::StrJoin(options.balance(), ", ")},
+           {"chunks" + suffix, std::to_string(options.chunks())},
+           {"groups" + suffix, std::to_string(options.groups())},
+           {"shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", ")},
+           {"the layers" + suffix,
+            layers.size() <= kLongestText ? layers : "hash " + hash_of(layers)},
+           {"the placement" + suffix, placement.to_text()},
+           {"the checkpoint modes" + suffix,
+            to_text(options.checkpoint()) + std::string(": ") +
+                absl::StrJoin(options.partition_checkpoints(), ", ", add_mode)},
+           {"deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm())},
+           // If replicas ran on different types of devices, their weights would drift apart. If the
+           // user has forgotten the device of a stage, the stage would be slow.
+           {"the type of GPipeOptions::devices" + suffix,
+            c10::DeviceTypeName(device, /*lower_case=*/true)},
+           // With another number of threads an operator may add up in another order.
+           {"GPipeOptions::cpu_threads_per_stage (unless it is given, the share of one of this "
+            "process's workers)" +
+                suffix,
+            std::to_string(cpu_threads_per_stage)},
+           {"the ablation" + suffix, std::string(yes_or_no(ablation.direct_skips)) +
+                                         yes_or_no(ablation.early_recomputes)}}));
 }
 
 void add_terms(const StepOptions& options, CallTerms& terms) {
@@ -167,8 +159,8 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
   Processes& processes = *world.processes();
   std::vector<CallTerms> of_ranks;
   for (const std::string& bytes :
-       exchange_long(processes, "the begin of " + name, terms.to_bytes())) {
-    of_ranks.push_back(CallTerms::from_bytes(bytes));
+       exchange_long(processes, "the begin of " + name, to_bytes(terms))) {
+    of_ranks.push_back(from_bytes<CallTerms>(bytes, "the terms of a call"));
   }
   if (const auto differs = difference(of_ranks)) found_by_all(name + ": " + *differs);
   CallBegin begin;
@@ -187,10 +179,9 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
 }
 
 uint64_t shared_seed(Processes* processes, const std::string& name) {
-  CallTerms own;
-  own.seed = draw_step_seed();
-  if (processes == nullptr) return own.seed;
-  return CallTerms::from_bytes(exchange_long(*processes, name, own.to_bytes()).front()).seed;
+  const uint64_t own = draw_step_seed();
+  if (processes == nullptr) return own;
+  return from_bytes<uint64_t>(processes->exchange(name, to_bytes(own), false).front(), "a seed");
 }
 
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule) {
@@ -218,21 +209,20 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
 
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named) {
-  std::string own;  // names and hashes in turns
+  using Hashes = std::vector<std::pair<std::string, uint64_t>>;  // by name
+  Hashes own;
   for (const auto& parameter : named) {
     if (!parameter.value().defined() || parameter.value().is_meta()) continue;
-    absl::StrAppend(&own, text::shown(parameter.key()), "\n",
-                    hash_of(parameter.key(), parameter.value()), "\n");
+    own.emplace_back(parameter.key(), hash_of(parameter.key(), parameter.value()));
   }
-  const std::vector<std::string> all = exchange_long(*world.processes(), name, own);
+  const std::vector<std::string> all = exchange_long(*world.processes(), name, to_bytes(own));
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank % world.processes_each();
-    const std::vector<std::string> here = absl::StrSplit(all[static_cast<size_t>(rank)], '\n');
-    const std::vector<std::string> there = absl::StrSplit(all[static_cast<size_t>(first)], '\n');
+    const auto here = from_bytes<Hashes>(all[static_cast<size_t>(rank)], name);
+    const auto there = from_bytes<Hashes>(all[static_cast<size_t>(first)], name);
     const auto differs = std::mismatch(here.begin(), here.end(), there.begin(), there.end()).first;
     if (differs == here.end()) continue;
-    const auto number = static_cast<size_t>(differs - here.begin());
-    found_by_all(name + ": '" + here[number - number % 2] + "' has other values on rank " +
+    found_by_all(name + ": " + text::in_quotes(differs->first) + " has other values on rank " +
                  std::to_string(rank) + " than on rank " + std::to_string(first) +
                  ", and replicas begin with the same values: call torch::manual_seed with the "
                  "same seed on all ranks before the model is made, or load the same checkpoint");
@@ -249,30 +239,27 @@ void agree_after_failed_update(const World& world, const std::string& name, Pipe
 
 std::vector<double> weights_of_all(const World& world, const std::string& name,
                                    const std::vector<double>& own, int64_t last) {
-  return of_last_stages(
-      world, exchange_long(*world.processes(), "the weights of " + name, bytes_of(own)), last);
+  return of_last_stages<double>(
+      world, exchange_long(*world.processes(), "the weights of " + name, to_bytes(own)), last);
 }
 
 CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations) {
-  std::vector<double> own;
-  if (losses) {
-    for (size_t i = 0; i < losses->values.size(); ++i) {
-      own.push_back(losses->values[i]);
-      own.push_back(losses->shares[i]);
-    }
+  std::vector<std::pair<double, double>> own;  // a loss and its share
+  for (size_t i = 0; losses && i < losses->values.size(); ++i) {
+    own.emplace_back(losses->values[i], losses->shares[i]);
   }
   // This exchange waits without a limit, because another process may compute for long. All
   // processes are in this call.
   const std::vector<std::string> of_ranks =
-      exchange_with_news(*world.processes(), name, "the end of " + name, bytes_of(own),
+      exchange_with_news(*world.processes(), name, "the end of " + name, to_bytes(own),
                          /*is_patient=*/true, registrations);
-  const std::vector<double> numbers = of_last_stages(world, of_ranks, last);
   CallLosses all;
-  for (size_t k = 0; k < numbers.size(); k += 2) {
-    all.values.push_back(numbers[k]);
-    all.shares.push_back(numbers[k + 1]);
+  for (const auto& [loss, share] :
+       of_last_stages<std::pair<double, double>>(world, of_ranks, last)) {
+    all.values.push_back(loss);
+    all.shares.push_back(share);
   }
   return all;
 }

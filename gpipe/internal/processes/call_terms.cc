@@ -1,24 +1,10 @@
 #include "gpipe/internal/processes/call_terms.h"
 
-#include <charconv>
 #include <numeric>
 #include <stdexcept>
 
 namespace gpipe::internal {
 namespace {
-
-constexpr char kEnd = '\0';  // ends a text; no text contains it
-
-template <typename Number>
-Number number_of(const std::string& text) {
-  Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stopped != end) {
-    throw std::invalid_argument("'" + text + "' is not a valid number in the terms of a call");
-  }
-  return number;
-}
 
 std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
 
@@ -43,39 +29,6 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
 }
 
 }  // namespace
-
-std::string CallTerms::to_bytes() const {
-  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd +
-                      std::to_string(zero_grads) + kEnd + changed_ties + kEnd + trained_ties + kEnd;
-  for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
-  return bytes;
-}
-
-CallTerms CallTerms::from_bytes(std::string_view bytes) {
-  std::vector<std::string> texts;
-  while (!bytes.empty()) {
-    const size_t end = bytes.find(kEnd);
-    if (end == std::string_view::npos) {
-      throw std::invalid_argument("the terms of a call are cut off");
-    }
-    texts.emplace_back(bytes.substr(0, end));
-    bytes.remove_prefix(end + 1);
-  }
-  if (texts.size() < 5 || texts.size() % 2 == 0) {
-    throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
-                                " texts");
-  }
-  CallTerms terms;
-  terms.rows = number_of<int64_t>(texts[0]);
-  terms.seed = number_of<uint64_t>(texts[1]);
-  terms.zero_grads = number_of<int64_t>(texts[2]);
-  terms.changed_ties = std::move(texts[3]);
-  terms.trained_ties = std::move(texts[4]);
-  for (size_t k = 5; k < texts.size(); k += 2) {
-    terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
-  }
-  return terms;
-}
 
 std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
   const CallTerms& first = terms.front();

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,11 +30,12 @@ struct CallTerms {
   std::string changed_ties = {};
   // The result of TieCopies::trained() in this process.
   std::string trained_ties = {};
-
-  std::string to_bytes() const;
-  // The inverse of to_bytes(). Throws std::invalid_argument for bytes that to_bytes() did not make.
-  static CallTerms from_bytes(std::string_view bytes);
 };
+// For bytes.h.
+inline auto fields(CallTerms& terms) {
+  return std::tie(terms.same, terms.rows, terms.seed, terms.zero_grads, terms.changed_ties,
+                  terms.trained_ties);
+}
 
 // The first difference, as a message that names two ranks and the values of both; nullopt if all
 // agree. `terms`: by rank, at least one. Every process that gets the same terms finds the same

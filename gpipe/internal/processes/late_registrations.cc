@@ -5,22 +5,21 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cstdint>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/tensors/bits_hash.h"
+#include "gpipe/runtime/bytes.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
-
-constexpr char kEnd = '\0';  // ends a text; no text contains it
 
 struct Named {
   bool is_buffer = false;
@@ -46,14 +45,6 @@ std::vector<std::string> labels_of(const torch::nn::Module& layer) {
   return labels;
 }
 
-int64_t number_of(const std::string& text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  TORCH_INTERNAL_ASSERT(error == std::errc() && end == text.data() + text.size(), "'", text,
-                        "' is not a valid number in what a process tells of its layers");
-  return number;
-}
-
 // One tensor of a layer, as a process tells the others.
 struct Registration {
   size_t layer = 0;
@@ -63,37 +54,17 @@ struct Registration {
   bool requires_grad = false;
   std::vector<int64_t> shape;
   std::string same_as;  // "layer.label" of an earlier entry that is the same tensor, or empty
-  std::string values;   // a hash of the values of a new parameter, if there are replicas
-
-  void append_to(std::string& bytes) const {
-    for (const std::string& text :
-         {std::to_string(layer), std::to_string(is_buffer ? 1 : 0), name,
-          std::to_string(static_cast<int>(type)), std::to_string(requires_grad ? 1 : 0),
-          absl::StrJoin(shape, ","), same_as, values}) {
-      bytes += text + kEnd;
-    }
-  }
+  uint64_t values = 0;  // a hash of the values of a new parameter, if there are replicas
 };
+auto fields(Registration& one) {
+  return std::tie(one.layer, one.is_buffer, one.name, one.type, one.requires_grad, one.shape,
+                  one.same_as, one.values);
+}
 
+// `bytes`: what a process tells; empty if no layer has changed.
 std::vector<Registration> registrations_of(const std::string& bytes) {
-  std::vector<Registration> all;
-  std::vector<std::string> texts = absl::StrSplit(bytes, kEnd);
-  TORCH_INTERNAL_ASSERT(texts.size() % 8 == 1, "what a process tells of its layers is cut off");
-  for (size_t k = 0; k + 8 <= texts.size(); k += 8) {
-    Registration one;
-    one.layer = static_cast<size_t>(number_of(texts[k]));
-    one.is_buffer = texts[k + 1] == "1";
-    one.name = texts[k + 2];
-    one.type = static_cast<c10::ScalarType>(number_of(texts[k + 3]));
-    one.requires_grad = texts[k + 4] == "1";
-    for (const auto size : absl::StrSplit(texts[k + 5], ',', absl::SkipEmpty())) {
-      one.shape.push_back(number_of(std::string(size)));
-    }
-    one.same_as = texts[k + 6];
-    one.values = texts[k + 7];
-    all.push_back(std::move(one));
-  }
-  return all;
+  if (bytes.empty()) return {};
+  return from_bytes<std::vector<Registration>>(bytes, "what a process tells of its layers");
 }
 
 // The first parameter that two replicas have registered in the same way, but with different values.
@@ -101,18 +72,13 @@ std::vector<Registration> registrations_of(const std::string& bytes) {
 std::optional<Registration> with_other_values(std::vector<Registration> here,
                                               std::vector<Registration> there) {
   std::optional<Registration> found;
-  std::string rest_here;
-  std::string rest_there;
   for (size_t k = 0; k < std::min(here.size(), there.size()); ++k) {
     if (!found && here[k].values != there[k].values) found = here[k];
   }
-  for (auto [all, rest] : {std::pair(&here, &rest_here), std::pair(&there, &rest_there)}) {
-    for (Registration& one : *all) {
-      one.values.clear();
-      one.append_to(*rest);
-    }
+  for (auto* const all : {&here, &there}) {
+    for (Registration& one : *all) one.values = 0;
   }
-  return rest_here == rest_there ? found : std::nullopt;
+  return to_bytes(here) == to_bytes(there) ? found : std::nullopt;
 }
 
 // The first name in `known` that `names` does not have, or has in another order. Null if `names`
@@ -173,8 +139,8 @@ std::string LateRegistrations::news() const {
       changed.push_back(k);
     }
   }
-  std::string bytes;
-  if (changed.empty()) return bytes;
+  if (changed.empty()) return "";
+  std::vector<Registration> all;
   // Places of tensors that all processes know come first, so that a new name of such a tensor leads
   // to the known place.
   std::unordered_map<const c10::TensorImpl*, std::string> places;
@@ -186,9 +152,7 @@ std::string LateRegistrations::news() const {
     }
   }
   for (const size_t k : changed) {
-    Registration changed_layer;  // sent in any case, because the layer may have no tensors any more
-    changed_layer.layer = k;
-    changed_layer.append_to(bytes);
+    all.emplace_back().layer = k;  // in any case, because the layer may have no tensors any more
     for (const Named& item : all_of(*layers_[k].module)) {
       const std::string own = absl::StrCat(layers_[k].key, ".", label(item.is_buffer, item.name));
       const std::string& place =
@@ -200,17 +164,17 @@ std::string LateRegistrations::news() const {
                        item.tensor.requires_grad(),
                        item.tensor.sizes().vec(),
                        place == own ? "" : place,
-                       ""};
+                       0};
       const bool is_new = std::find(layers_[k].names.begin(), layers_[k].names.end(),
                                     label(item.is_buffer, item.name)) == layers_[k].names.end();
       // Buffers may differ between replicas, so their values are not compared.
       if (has_replicas_ && is_new && !item.is_buffer && !item.tensor.is_meta()) {
-        one.values = std::to_string(hash_of(own, item.tensor));
+        one.values = hash_of(own, item.tensor);
       }
-      one.append_to(bytes);
+      all.push_back(std::move(one));
     }
   }
-  return bytes;
+  return to_bytes(all);
 }
 
 LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>& news) {

@@ -3,10 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
-#include <stdexcept>
 
 #include "gpipe/internal/threads/inside_pipeline.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::internal {
 namespace {
@@ -38,21 +37,16 @@ std::vector<std::string> exchange_long(Processes& processes, const std::string& 
   const size_t piece = std::max<size_t>(kLongestMessage / count, 2 * sizeof(uint64_t));
   // The first message begins with the length of the whole, so all processes know how many messages
   // follow.
-  const uint64_t length = value.size();
-  std::string first(reinterpret_cast<const char*>(&length), sizeof length);
-  size_t sent = std::min(value.size(), piece - sizeof length);
-  first.append(value, 0, sent);
+  const std::string length = to_bytes(uint64_t{value.size()});
+  size_t sent = std::min(value.size(), piece - length.size());
   std::vector<std::string> values(count);
   std::vector<uint64_t> lengths(count);
-  const std::vector<std::string> firsts = processes.exchange(name, first, is_patient);
+  const std::vector<std::string> firsts =
+      processes.exchange(name, length + value.substr(0, sent), is_patient);
   for (size_t rank = 0; rank < count; ++rank) {
-    const std::string& message = firsts.at(rank);
-    if (message.size() < sizeof length) {
-      throw std::invalid_argument(name + ": the message of rank " + std::to_string(rank) +
-                                  " has no length");
-    }
-    std::memcpy(&lengths[rank], message.data(), sizeof length);
-    values[rank] = message.substr(sizeof length);
+    ByteReader message(firsts.at(rank), name + ", the message of rank " + std::to_string(rank));
+    lengths[rank] = message.get<uint64_t>();
+    values[rank] = firsts[rank].substr(length.size());
   }
   const auto is_whole = [&] {
     for (size_t rank = 0; rank < count; ++rank) {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/testing/processes_of_two.h"
 
 namespace gpipe::internal {
@@ -36,7 +36,7 @@ class FakeProcesses final : public testing::ProcessesOfTwo {
 };
 
 std::string with_length(uint64_t length, const std::string& text) {
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+  return to_bytes(length) + text;
 }
 
 TEST(Processes, AShortValueTakesOneMessage) {
@@ -57,7 +57,7 @@ TEST(Processes, ALongValueTakesAsManyAsTheLongestNeeds) {
 
 TEST(Processes, AMessageWithoutALengthIsRefused) {
   FakeProcesses processes({"short"});
-  EXPECT_THROW((void)exchange_long(processes, "numbers", "one"), std::invalid_argument);
+  EXPECT_THROW((void)exchange_long(processes, "numbers", "one"), DamagedMessage);
 }
 
 }  // namespace

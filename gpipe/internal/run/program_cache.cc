@@ -8,7 +8,6 @@
 
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/follows_at_once.h"
-#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::internal {
 namespace {

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/search/join.h"
 #include "gpipe/schedule/search/loop_pattern.h"
@@ -16,7 +17,6 @@
 #include "gpipe/schedule/search/slack.h"
 #include "gpipe/schedule/search/v_pattern.h"
 #include "gpipe/schedule/search/workload.h"
-#include "gpipe/schedule/whole_step.h"
 #include "text/digits.h"
 
 namespace gpipe {

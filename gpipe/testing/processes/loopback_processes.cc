@@ -129,10 +129,13 @@ std::unique_ptr<Processes::Call> LoopbackProcesses::begin_call() {
 std::vector<std::string> LoopbackProcesses::exchange(const std::string& /*name*/,
                                                      const std::string& value,
                                                      bool /*is_patient*/) {
+  ++round_trips_;
   return {value};
 }
 
-void LoopbackProcesses::agree(const std::string& /*name*/, const std::string& /*value*/) {}
+void LoopbackProcesses::agree(const std::string& /*name*/, const std::string& /*value*/) {
+  ++round_trips_;
+}
 
 void LoopbackProcesses::move(const std::vector<Parcel>& sends,
                              const std::vector<Parcel>& receives) {

@@ -48,6 +48,8 @@ class LoopbackProcesses final : public internal::Processes {
 
   // The number of messages between workers so far.
   int64_t moved() const { return moved_; }
+  // How often the processes have compared or exchanged values so far: a round trip each.
+  int64_t round_trips() const { return round_trips_; }
 
  private:
   class LoopbackRun;
@@ -58,6 +60,7 @@ class LoopbackProcesses final : public internal::Processes {
   std::vector<std::unique_ptr<DeviceLinks>> links_;  // [worker]
   int64_t number_ = 0;
   int64_t moved_ = 0;
+  int64_t round_trips_ = 0;
 };
 
 }  // namespace gpipe::distributed

@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/gpipe.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/number_from.h"
@@ -176,6 +179,14 @@ TEST(WorldPrograms, MessagesWithinAProcess) {
   std::cout << "\n";
   EXPECT_GE(counts["equal"], count / 2);
   EXPECT_GT(loopback->moved(), static_cast<int64_t>(count));
+}
+
+// All settings are compared in one round trip, and another one ends the call.
+TEST(WorldPrograms, APipelineIsMadeInTwoRoundTrips) {
+  const auto loopback = std::make_shared<LoopbackProcesses>();
+  const GPipe pipe(torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2)),
+                   GPipeOptions({1, 1}).chunks(2).world(World(loopback, /*rank=*/0, /*size=*/1)));
+  EXPECT_EQ(loopback->round_trips(), 2);
 }
 
 }  // namespace
