@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -102,7 +101,8 @@ class ConnectedProcesses final : public Processes, public internal::LinkedProces
   void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
     move_parcels(*group_, control(), sends, receives);
   }
-  Links* links(const std::vector<int64_t>& ranks, c10::Device device) override;
+  Links* links(const std::vector<int64_t>& ranks, const std::vector<Direction>& directions,
+               c10::Device device) override;
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
                                  std::shared_ptr<Messages>& messages,
@@ -363,17 +363,17 @@ class ConnectedProcesses::ConnectedLinks final : public Links {
   Control& control_;
 };
 
-internal::LinkedProcesses::Links* ConnectedProcesses::links(const std::vector<int64_t>& ranks,
-                                                            c10::Device device) {
+internal::LinkedProcesses::Links* ConnectedProcesses::links(
+    const std::vector<int64_t>& ranks, const std::vector<Direction>& directions,
+    c10::Device device) {
   if (kind_ == nullptr) return nullptr;
-  // In each call the processes compare their devices' names, so that all know which links exist
-  // already. What is compared is a hash, the same in all processes of a build; 0: no links.
-  const auto message = [](size_t hash) {
-    return at::full({1}, static_cast<int64_t>(hash), c10::TensorOptions(c10::kLong));
+  // In each call the processes compare their devices, so that all know which links exist already.
+  // 0: no links.
+  const auto message = [](int64_t number) {
+    return at::full({1}, number, c10::TensorOptions(c10::kLong));
   };
   const bool is_of_kind = device.type() == kind_->device_type();
-  const at::Tensor own =
-      message(is_of_kind ? std::hash<std::string>()(kind_->identity(device)) : 0);
+  const at::Tensor own = message(is_of_kind ? device_number(kind_->identity(device)) : 0);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   for (const int64_t to : ranks) {
@@ -382,17 +382,19 @@ internal::LinkedProcesses::Links* ConnectedProcesses::links(const std::vector<in
     receives.push_back({to, message(0).view(c10::kByte)});
   }
   move(sends, receives);
-  std::set<std::string> different;
-  std::vector<std::string> identities;
+  std::vector<int64_t> devices;
   auto received = receives.begin();
   for (const int64_t of : ranks) {
     const at::Tensor& bytes = of == rank() ? own : (received++)->bytes;
-    const auto hash = *static_cast<const int64_t*>(bytes.const_data_ptr());
-    identities.push_back(std::to_string(hash));
-    if (hash == 0 || !different.insert(identities.back()).second) return nullptr;
+    const auto number = *static_cast<const int64_t*>(bytes.const_data_ptr());
+    const bool is_known = std::find(devices.begin(), devices.end(), number) != devices.end();
+    if (number == 0 || is_known) return nullptr;
+    devices.push_back(number);
   }
+  std::vector<Edge> edges;
+  for (const auto& [from, to] : directions) edges.push_back({from, to});
   links_of_caller_ = std::make_unique<ConnectedLinks>(
-      link_pools().connect_all(ranks, identities, device), control());
+      link_pools().connect(ranks, devices, edges, device), control());
   return links_of_caller_.get();
 }
 

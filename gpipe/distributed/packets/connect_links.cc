@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <string>
@@ -57,39 +58,38 @@ std::vector<Edge> own_order(const std::map<Edge, std::string>& ids, int64_t rank
 
 }  // namespace
 
+int64_t device_number(const std::string& identity) {
+  const auto number = static_cast<int64_t>(std::hash<std::string>()(identity));
+  return number == 0 ? 1 : number;
+}
+
 DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
   std::vector<int64_t> ranks = plan.rank_of_worker();
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  const std::string name = next_name(ranks);
   const std::vector<std::string> identities =
-      others_.exchange(name + "/devices", kind_.identity(device), ranks);
+      others_.exchange(next_name(ranks) + "/devices", kind_.identity(device), ranks);
   check_devices(kind_, ranks, identities);
-  DeviceLinks& links = pool({ranks, identities}, device);
-  connect(links, plan.edges(), ranks, name);
-  return links;
+  std::vector<int64_t> devices;
+  for (const std::string& identity : identities) devices.push_back(device_number(identity));
+  return connect(ranks, devices, plan.edges(), device);
 }
 
-DeviceLinks& LinkPools::connect_all(const std::vector<int64_t>& ranks,
-                                    const std::vector<std::string>& identities,
-                                    c10::Device device) {
-  const Key key{ranks, identities};
-  const bool is_new = pools_.count(key) == 0;
-  DeviceLinks& links = pool(key, device);
-  if (!is_new) return links;
-  std::vector<Edge> edges;
-  for (const int64_t from : ranks) {
-    for (const int64_t to : ranks) {
-      if (from != to) edges.push_back({from, to});
-    }
+DeviceLinks& LinkPools::connect(const std::vector<int64_t>& ranks,
+                                const std::vector<int64_t>& devices, const std::vector<Edge>& edges,
+                                c10::Device device) {
+  Pool& pool = this->pool({ranks, devices}, device);
+  std::vector<Edge> missing;
+  for (const Edge& edge : edges) {
+    if (pool.edges.insert(edge).second) missing.push_back(edge);
   }
-  connect(links, edges, ranks, next_name(ranks));
-  return links;
+  if (!missing.empty()) connect(*pool.links, missing, ranks);
+  return *pool.links;
 }
 
 void LinkPools::settle() noexcept {
   try {
-    for (const auto& [key, links] : pools_) links->settle();
+    for (const auto& [key, pool] : pools_) pool.links->settle();
   } catch (const std::exception&) {  // the device is broken, which its next use says
   }
 }
@@ -97,7 +97,7 @@ void LinkPools::settle() noexcept {
 void LinkPools::abort() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_aborted_ = true;
-  for (const auto& [key, links] : pools_) links->abort();
+  for (const auto& [key, pool] : pools_) pool.links->abort();
 }
 
 std::string LinkPools::next_name(const std::vector<int64_t>& ranks) {
@@ -106,29 +106,32 @@ std::string LinkPools::next_name(const std::vector<int64_t>& ranks) {
   return name;
 }
 
-DeviceLinks& LinkPools::pool(const Key& key, c10::Device device) {
+LinkPools::Pool& LinkPools::pool(const Key& key, c10::Device device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = pools_.find(key);
-  if (found != pools_.end()) return *found->second;
-  auto pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
-    try {
-      fail(what);
-    } catch (const std::exception&) {  // the call in progress throws this, too
-    }
-  });
-  if (is_aborted_) pool->abort();
-  return *pools_.emplace(key, std::move(pool)).first->second;
+  if (found != pools_.end()) return found->second;
+  Pool pool;
+  pool.links =
+      std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
+        try {
+          fail(what);
+        } catch (const std::exception&) {  // the call in progress throws this, too
+        }
+      });
+  if (is_aborted_) pool.links->abort();
+  return pools_.emplace(key, std::move(pool)).first->second;
 }
 
-void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,
-                        const std::vector<int64_t>& ranks, const std::string& name) {
+void LinkPools::connect(DeviceLinks& links, const std::vector<Edge>& edges,
+                        const std::vector<int64_t>& ranks) {
   std::map<Edge, std::string> ids;
   std::vector<std::pair<Edge, std::string>> own;
   for (const Edge& edge : edges) {
-    if (edge.from != others_.rank || pool.has(edge, DeviceLink::End::kSends)) continue;
+    if (edge.from != others_.rank) continue;
     own.emplace_back(edge, kind_.new_id());
   }
-  for (const std::string& value : others_.exchange(name + "/ids", internal::to_bytes(own), ranks)) {
+  for (const std::string& value :
+       others_.exchange(next_name(ranks) + "/ids", internal::to_bytes(own), ranks)) {
     const auto given = internal::from_bytes<decltype(own)>(value, "the ids of links");
     ids.insert(given.begin(), given.end());
   }
@@ -138,9 +141,9 @@ void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,
     // may wait for all work on the device, and so for the first message of another link.
     for (const Edge& edge : own_order(ids, others_.rank)) {
       const std::string& id = ids.at(edge);
-      if (edge.from == others_.rank) pool.begin(edge, DeviceLink::End::kSends, id);
-      if (edge.to == others_.rank) pool.begin(edge, DeviceLink::End::kReceives, id);
-      while (!pool.are_connected()) {
+      if (edge.from == others_.rank) links.begin(edge, DeviceLink::End::kSends, id);
+      if (edge.to == others_.rank) links.begin(edge, DeviceLink::End::kReceives, id);
+      while (!links.are_connected()) {
         others_.check();
         if (std::chrono::steady_clock::now() > end) {
           throw std::runtime_error("the other ends did not come within two minutes");
@@ -150,7 +153,7 @@ void LinkPools::connect(DeviceLinks& pool, const std::vector<Edge>& edges,
       }
     }
   } catch (const std::exception& error) {
-    pool.abort();
+    links.abort();
     others_.check();
     others_.fail("connecting the links between devices failed: " + std::string(error.what()));
     throw;

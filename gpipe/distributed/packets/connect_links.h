@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,10 @@
 #include "gpipe/distributed/packets/message_plan.h"
 
 namespace gpipe::distributed {
+
+// A hash of LinkKind::identity(). It is the same in all processes, because they have the same
+// build, and never 0.
+int64_t device_number(const std::string& identity);
 
 // Programs whose stages are on the same devices share links, because only one runs at a time.
 //
@@ -47,10 +52,12 @@ class LinkPools {
   // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
   // a link cannot be connected.
   DeviceLinks& connect(const MessagePlan& plan, c10::Device device);
-  // Links in both directions between each two of `ranks`, all of which call this for the same lists
-  // in the same order. `identities`: of the ranks' devices, all different. Otherwise as connect().
-  DeviceLinks& connect_all(const std::vector<int64_t>& ranks,
-                           const std::vector<std::string>& identities, c10::Device device);
+  // The links of `edges`, between some of `ranks`, all of which call this for the same lists in the
+  // same order. `devices`: device_number() of each rank's device, all different. Otherwise as
+  // above. Links that a program or an earlier call had connected between these ranks serve here,
+  // too.
+  DeviceLinks& connect(const std::vector<int64_t>& ranks, const std::vector<int64_t>& devices,
+                       const std::vector<Edge>& edges, c10::Device device);
 
   // DeviceLinks::settle() and abort() of all links. After abort() none is connected any more.
   void settle() noexcept;
@@ -59,19 +66,23 @@ class LinkPools {
  private:
   const LinkKind& kind_;
   const Others others_;
-  // The processes and their devices. The two ends of an edge have asked the pool with this key for
-  // the same edges before, so both know whether a link exists already.
-  using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
+  // The processes and the numbers of their devices.
+  using Key = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+  struct Pool {
+    std::unique_ptr<DeviceLinks> links;
+    // What the processes have asked for, all of them the same.
+    std::set<Edge> edges;
+  };
 
-  DeviceLinks& pool(const Key& key, c10::Device device);
-  // Connects those of `edges` that the pool does not have. `name`: of the exchange of ids.
-  void connect(DeviceLinks& pool, const std::vector<Edge>& edges, const std::vector<int64_t>& ranks,
-               const std::string& name);
+  Pool& pool(const Key& key, c10::Device device);
+  // `ranks` exchange the ids of these links, and connect those that begin or end here.
+  void connect(DeviceLinks& links, const std::vector<Edge>& edges,
+               const std::vector<int64_t>& ranks);
   std::string next_name(const std::vector<int64_t>& ranks);
 
   std::mutex mutex_;  // guards the map against abort(), and is_aborted_
   bool is_aborted_ = false;
-  std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
+  std::map<Key, Pool> pools_;
   std::map<std::vector<int64_t>, int64_t> times_;  // number of calls for these processes
 };
 

@@ -9,7 +9,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -251,6 +254,68 @@ TEST_F(PacketsByLink, OfOtherDevicesAreRefused) {
   EXPECT_THROW(from_->send({{1, 0, 1}, {1, 1, 1}}, packets), c10::TypeError);
 }
 
+// A packet on its way from `here` to the host.
+Packet to_host(c10::Device here, const at::Tensor& tensor) {
+  Packet packet = packet_of(tensor);
+  packet.ready.push_back(internal::record_event(internal::current_stream(here)));
+  return packet;
+}
+
+// Worker 0 has a device, and its packets go by way of the host.
+class PacketsByHost : public ::testing::Test {
+ protected:
+  // Sends a copy of `tensor`, and an empty packet.
+  void send(const at::Tensor& tensor) {
+    std::vector<Packet> packets;
+    packets.push_back(to_host(device(0), tensor));
+    packets.push_back(Packet());
+    from_.send({{1, 0, 1}, {1, 1, 1}}, packets);
+  }
+
+  const Program program_ = two_in_another_order();
+  MessagePlan sent_plan_{program_, {0, 1}};
+  MessagePlan received_plan_{program_, {0, 1}};
+  MemoryNetwork network_;
+  std::unique_ptr<Group> sent_group_ = network_.group(0);
+  std::unique_ptr<Group> received_group_ = network_.group(1);
+  RemoteTransport from_{program_, sent_plan_, *sent_group_, 0, nullptr};
+  RemoteTransport to_{program_, received_plan_, *received_group_, 1, nullptr};
+};
+
+TEST_F(PacketsByHost, AreSentWhenTheyHaveArrived) {
+  std::shared_ptr<void> busy = testing::hold_stream(device(0));
+  const at::Tensor pinned = at::zeros({3}, at::TensorOptions().pinned_memory(true));
+  at::Tensor(pinned).copy_(at::arange(3.0, at::TensorOptions(device(0))), /*non_blocking=*/true);
+  send(pinned);  // would wait forever if this thread waited
+  busy.reset();
+  std::vector<Packet> got(2);
+  ASSERT_TRUE(to_.receive(1, {1, 0}, got));
+  from_.finish();
+  to_.finish();
+  EXPECT_THAT(got[1].items.at(0).tensor, EqualsBitwise(at::arange(3.0)));
+}
+
+// The thread that waits for packets finds that one cannot be sent.
+TEST_F(PacketsByHost, WhatSendingThrowsIsThrownByAWorker) {
+  send(at::ones({2}, at::TensorOptions(device(0))));
+  std::vector<Packet> got;
+  const auto is_stopped = [&] {
+    try {
+      return !from_.receive(0, {}, got);
+    } catch (const c10::TypeError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("it is not on the CPU"));
+      return true;
+    }
+  };
+  until(is_stopped);
+  EXPECT_THROW(from_.finish(), std::runtime_error);
+}
+
+TEST_F(PacketsByHost, WhatSendingThrowsLastIsThrownAtTheEnd) {
+  send(at::ones({2}, at::TensorOptions(device(0))));
+  EXPECT_THROW(from_.finish(), c10::TypeError);
+}
+
 // How a LinkPools reaches another process that says `said` in each exchange.
 LinkPools::Others with_other(const std::string& said) {
   LinkPools::Others others;
@@ -274,6 +339,53 @@ TEST(LinkPools, TwoProcessesOnOneDevice) {
                 AllOf(HasSubstr("ranks 0 and 1 are on the same device"),
                       HasSubstr("GPIPE_DEVICE_LINKS=sockets"), HasSubstr("its own device")));
   }
+}
+
+// Two processes that exchange values.
+class TwoRanks {
+ public:
+  LinkPools::Others others(int64_t rank) {
+    LinkPools::Others others;
+    others.rank = rank;
+    others.exchange = [this, rank](const std::string& name, const std::string& value,
+                                   const std::vector<int64_t>&) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      said_[name][rank] = value;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return said_[name].size() == 2; });
+      return std::vector<std::string>{said_[name][0], said_[name][1]};
+    };
+    others.check = [] {};
+    others.fail = [](const std::string& what) { throw std::runtime_error(what); };
+    return others;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::map<int64_t, std::string>> said_;
+};
+
+// A tied weight goes over the link that a run needs anyway.
+TEST(LinkPools, WhatIsSentOutsideOfARunHasTheLinksOfTheRun) {
+  TwoRanks both;
+  const Program program = two_in_another_order();
+  const auto connect = [&](int64_t rank) {
+    LinkPools pools(socket_links(), both.others(rank));
+    const auto number = [](int64_t of) {
+      return device_number(socket_links().identity(device(of)));
+    };
+    const std::vector<int64_t> devices = {number(0), number(1)};
+    DeviceLinks& outside = pools.connect({0, 1}, devices, {kEdge}, device(rank));
+    EXPECT_EQ(outside.size(), 1u);
+    EXPECT_EQ(&pools.connect(MessagePlan(program, {0, 1}), device(rank)), &outside);
+    EXPECT_EQ(outside.size(), 1u);
+    (void)pools.connect({0, 1}, devices, {kEdge, Edge{1, 0}}, device(rank));
+    EXPECT_EQ(outside.size(), 2u);
+  };
+  std::thread other(connect, 1);
+  connect(0);
+  other.join();
 }
 
 TEST(LinkKinds, AreKnownByName) {

@@ -67,7 +67,7 @@ void move_parcels(Group& group, Control& control,
   } catch (const std::exception& error) {
     // The connection broke most likely because another rank failed. Then that rank's own fault
     // explains it better than this symptom.
-    symptom = std::string("messages between replicas failed: ") + error.what();
+    symptom = std::string("messages outside of a run failed: ") + error.what();
   }
   control.throw_failure(symptom);
 }
@@ -86,7 +86,7 @@ void move_parcels(DeviceLinks& links, Control& control,
   try {
     links.exchange(from_here, to_here);
   } catch (const std::runtime_error& error) {
-    control.throw_failure(std::string("messages between replicas failed: ") + error.what());
+    control.throw_failure(std::string("messages outside of a run failed: ") + error.what());
   }
 }
 

@@ -1,7 +1,9 @@
 #include "gpipe/distributed/packets/remote_transport.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/packets/packet_codec.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"
 
@@ -59,6 +62,7 @@ class RemoteTransport::Impl {
   ~Impl() {
     watch_.reset();
     if (!is_finished_) cancel_here();
+    end_departures();
     for (auto& [to, outbox] : outboxes_) {
       if (outbox.thread.joinable()) end_thread(outbox);
     }
@@ -68,7 +72,12 @@ class RemoteTransport::Impl {
     std::shared_ptr<c10::Event> copied;
     for (size_t k = 0; k < sends.size(); ++k) {
       Message& message = plan_.message(sends[k].worker, sends[k].slot);
-      if (message.from >= 0) send_away(message, packets[k], copied);
+      if (message.from < 0) continue;
+      if (options_.links == nullptr && !packets[k].ready.empty()) {
+        send_later(message, std::move(packets[k]));
+      } else {
+        send_away(message, packets[k], copied);
+      }
     }
     for (size_t k = 0; k < sends.size(); ++k) {
       if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
@@ -117,6 +126,8 @@ class RemoteTransport::Impl {
   }
 
   void finish() {
+    end_departures();
+    check_departures();
     for (auto& [to, outbox] : outboxes_) {
       if (outbox.thread.joinable()) {
         end_thread(outbox);
@@ -201,6 +212,12 @@ class RemoteTransport::Impl {
     uint64_t run = 0;
     int32_t worker = 0;
     size_t step = 0;
+  };
+  // A packet for another process that is still arriving from a device.
+  struct Departure {
+    Message* message = nullptr;
+    Packet packet;
+    Running place;  // of the worker that has made it
   };
   static uint64_t next_number() {
     static std::atomic<uint64_t> last{0};
@@ -384,6 +401,70 @@ class RemoteTransport::Impl {
     outbox.changed.notify_one();
   }
 
+  void send_later(Message& message, Packet packet) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    departures_.push_back({&message, std::move(packet), running()});
+    if (!departing_.joinable()) {
+      const internal::DefaultThreadsScope scope;
+      departing_ = std::thread([this] { depart(); });
+    }
+    departures_changed_.notify_one();
+  }
+
+  // Waits for the packets that are arriving from a device, in order, and sends them.
+  void depart() {
+    internal::set_threads_of_this_thread(1);
+    const c10::NoGradGuard no_grad;
+    while (auto departure = next_departure()) {
+      try {
+        // Without this guard CUDA would make a context on GPU 0, because this thread uses no GPU.
+        const c10::DeviceGuard guard(departure->packet.ready.front()->device());
+        internal::arrive(departure->packet, c10::kCPU);
+        std::shared_ptr<c10::Event> copied;
+        send_away(*departure->message, departure->packet, copied);
+      } catch (const std::exception&) {
+        {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          departure_error_ = std::current_exception();
+          place_of_error_ = departure->place;
+        }
+        return cancel_here();
+      }
+    }
+  }
+
+  // No value: there will be none, or the run was canceled.
+  std::optional<Departure> next_departure() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    departures_changed_.wait(
+        lock, [&] { return !departures_.empty() || is_last_departure_ || is_cancelled_; });
+    if (departures_.empty() || is_cancelled_) return std::nullopt;
+    Departure departure = std::move(departures_.front());
+    departures_.pop_front();
+    return departure;
+  }
+
+  void end_departures() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_last_departure_ = true;
+      departures_changed_.notify_one();
+    }
+    if (departing_.joinable()) departing_.join();
+  }
+
+  // Throws, to one caller, what sending has thrown on the transport's thread. The exception is told
+  // with the place of the worker that has made the packet.
+  void check_departures() {
+    std::exception_ptr error;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      error = std::exchange(departure_error_, nullptr);
+      if (error != nullptr) running() = place_of_error_;
+    }
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+
   // Waits until the oldest packet has been received, and releases it. If that fails, keeps the
   // symptom and does not throw.
   void let_go(Outbox& outbox, int64_t to) noexcept {
@@ -435,6 +516,7 @@ class RemoteTransport::Impl {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       is_cancelled_ = true;
+      departures_changed_.notify_one();
       for (Transfer* transfer : pending_) transfer->cancel();
     }
     if (options_.links != nullptr) options_.links->abort();
@@ -469,8 +551,10 @@ class RemoteTransport::Impl {
     }
   }
 
-  // The result of receive() after a cancel: false. Throws if another process has failed.
+  // The result of receive() after a cancel: false. Throws if another process has failed, or sending
+  // on the transport's thread.
   bool stopped() {
+    check_departures();
     if (control_ != nullptr && control_->failed() && !is_cancelled_by_us_) control_->check();
     return false;
   }
@@ -492,7 +576,7 @@ class RemoteTransport::Impl {
   std::atomic<bool> is_cancelled_{false};
   std::atomic<bool> is_cancelled_by_us_{false};
 
-  std::mutex mutex_;   // guards pending_, outboxes_ and symptom_
+  std::mutex mutex_;   // guards pending_, outboxes_, symptom_ and departures
   Transfers pending_;  // declared before the members that are in it, so destroyed after them
   std::string symptom_;
   internal::Mailboxes<Packet> mailboxes_;
@@ -500,6 +584,12 @@ class RemoteTransport::Impl {
   // [edge]: the index in in_order() of its next packet, used by the worker that receives.
   std::vector<size_t> next_places_;
   std::map<int64_t, Outbox> outboxes_;
+  std::deque<Departure> departures_;
+  bool is_last_departure_ = false;
+  std::condition_variable departures_changed_;
+  std::exception_ptr departure_error_;
+  Running place_of_error_;
+  std::thread departing_;  // sends what is in departures_; started if there is something
 
   std::optional<Control::Watch> watch_;
 };

@@ -39,7 +39,9 @@ struct RemoteTransportOptions {
 // sends never block.
 //
 // With links only the heads of packets go over the group, and the tensors from device to device.
-// The receiver of a packet must then wait for its events (arrive(), transfer.h).
+// The receiver of a packet must then wait for its events (arrive(), transfer.h). Without links a
+// packet on the CPU may still be arriving from a device (Transfers::depart()). Then a thread of the
+// transport waits for it and sends it, and not the worker, which launches its next cell meanwhile.
 //
 // Requirements: the constructor's arguments outlive it. All ranks run the same program with the
 // same plan. One run at a time on a group. Tensors are on the CPU, or all on the links' device.

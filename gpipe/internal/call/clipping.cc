@@ -17,16 +17,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/tensors/brought_to.h"
 #include "gpipe/runtime/bytes.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
-
-// A copy to the CPU is complete when this returns, because the host reads it at once.
-at::Tensor brought_to(c10::Device device, const at::Tensor& tensor) {
-  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
-}
 
 at::Tensor norm_of(const at::Tensor& tensor, double norm_type) {
   return std::isinf(norm_type) ? tensor.abs().max() : tensor.norm(norm_type);
@@ -40,6 +36,7 @@ struct TravellingNorm {
 };
 auto fields(TravellingNorm& norm) { return std::tie(norm.parameter, norm.type, norm.value); }
 
+// `norms`: on the host.
 std::string norms_to_bytes(const std::map<int64_t, at::Tensor>& norms) {
   std::vector<TravellingNorm> all;
   for (const auto& [parameter, norm] : norms) {
@@ -103,7 +100,8 @@ void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
   }
 }
 
-// The norms of all processes, in the order of the parameters. `norms`: those in this process.
+// The norms of all processes, in the order of the parameters, on the host. `norms`: those in this
+// process, on the host.
 std::vector<at::Tensor> of_all(const World& world, const std::string& name,
                                const std::map<int64_t, at::Tensor>& norms,
                                const std::vector<std::string>& keys) {
@@ -135,21 +133,24 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   TORCH_CHECK_VALUE(norm_type >= 0, "norm_type must be at least 0, got ", norm_type);
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  std::map<int64_t, at::Tensor> norms_here;  // by the number of the parameter
+  std::vector<int64_t> numbers;   // of their parameters
+  std::vector<at::Tensor> norms;  // theirs
   std::unordered_set<const c10::TensorImpl*> seen;
   for (size_t k = 0; k < parameters.size(); ++k) {
     const at::Tensor& gradient = parameters[k].grad();
     if (!gradient.defined()) continue;
     if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // tied: counts once
     gradients.push_back(gradient);
-    at::Tensor norm = norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type);
-    norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));
+    numbers.push_back(static_cast<int64_t>(k));
+    norms.push_back(norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type));
   }
-  std::vector<at::Tensor> norms;
-  if (world.processes() == nullptr) {
-    for (auto& [parameter, norm] : norms_here) norms.push_back(std::move(norm));
-  } else {
+  if (world.processes() != nullptr) {
+    std::map<int64_t, at::Tensor> norms_here;
+    norms = brought_to(c10::kCPU, norms);
+    for (size_t k = 0; k < norms.size(); ++k) norms_here.emplace(numbers[k], norms[k]);
     norms = of_all(world, name, norms_here, keys);
+  } else if (norm_type != 0) {
+    norms = brought_to(gradients.empty() ? c10::kCPU : gradients[0].device(), norms);
   }
   if (norms.empty()) return 0;
 
@@ -171,7 +172,7 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   std::unordered_map<c10::Device, at::Tensor> factors;
   for (at::Tensor& gradient : gradients) {
     at::Tensor& here = factors[gradient.device()];
-    if (!here.defined()) here = brought_to(gradient.device(), factor);
+    if (!here.defined()) here = brought_to(gradient.device(), {factor}).front();
     gradient.mul_(here);
   }
   return known ? *known : total.item<double>();

@@ -187,16 +187,16 @@ void StatisticsLog::apply(Entry& entry) {
   renew(s.running_var, s.spread);
 }
 
-std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages,
-                                              const std::vector<at::Tensor>& buffers) {
+StatisticsLog::Updates StatisticsLog::updates(std::vector<StatisticsLog>& stages,
+                                              const std::vector<at::Tensor>& buffers,
+                                              c10::Device device) {
   std::vector<double> numbers;
+  std::vector<at::Tensor> moments = {at::empty({0}, at::TensorOptions(device).dtype(at::kDouble))};
   const auto put_tensor = [&](const at::Tensor& tensor) {
     numbers.push_back(tensor.defined() ? static_cast<double>(tensor.numel()) : -1);
     if (!tensor.defined()) return;
     numbers.push_back(static_cast<double>(tensor.scalar_type()));
-    const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
-    numbers.insert(numbers.end(), values.const_data_ptr<double>(),
-                   values.const_data_ptr<double>() + values.numel());
+    moments.push_back(tensor.to(device, at::kDouble).reshape({-1}));
   };
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     stages[stage].settle();
@@ -215,13 +215,14 @@ std::vector<double> StatisticsLog::to_numbers(std::vector<StatisticsLog>& stages
       put_tensor(statistics.spread);
     }
   }
-  return numbers;
+  return {std::move(numbers), at::cat(moments)};
 }
 
-void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
-                                const std::vector<at::Tensor>& buffers,
-                                const std::vector<double>& numbers) {
+void StatisticsLog::add(std::vector<StatisticsLog>& stages, const std::vector<at::Tensor>& buffers,
+                        const Updates& updates) {
+  const std::vector<double>& numbers = updates.numbers;
   size_t next = 0;
+  int64_t begin = 0;  // in the moments
   const auto number = [&] { return static_cast<int64_t>(numbers.at(next++)); };
   const auto buffer = [&] {
     const int64_t index = number();
@@ -231,11 +232,9 @@ void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
     const int64_t count = number();
     if (count < 0) return {};
     const auto type = static_cast<c10::ScalarType>(number());
-    at::Tensor values = at::empty({count}, at::kDouble);
-    for (int64_t k = 0; k < count; ++k) {
-      values.mutable_data_ptr<double>()[k] = numbers.at(next++);
-    }
-    return values.to(like.defined() ? like.device() : c10::Device(c10::kCPU), type);
+    const at::Tensor values = updates.moments.narrow(0, begin, count);
+    begin += count;
+    return like.defined() ? values.to(like.device(), type) : values.to(type);
   };
   while (next < numbers.size()) {
     StatisticsLog& log = stages.at(static_cast<size_t>(number()));

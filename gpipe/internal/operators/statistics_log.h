@@ -3,6 +3,7 @@
 #define GPIPE_INTERNAL_OPERATORS_STATISTICS_LOG_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/Scalar.h>
 
 #include <cstddef>
@@ -59,17 +60,20 @@ class StatisticsLog {
   // `cumulative`: the momentum was 1 / counter, as for count().
   void update(const Place& place, Statistics statistics, bool cumulative = false);
 
-  // The deferred updates of all stages' logs as numbers, for another replica, which has the same
-  // stages and other micro-batches. add_numbers() adds the numbers of another replica to the logs
-  // here. `buffers`: the buffers of all layers of this process, in the same order in all replicas.
-  // Throws c10::Error for statistics that are not among them.
+  // Deferred updates for another replica, which has the same stages and other micro-batches.
+  struct Updates {
+    std::vector<double> numbers;  // all but the moments
+    at::Tensor moments;           // the values of all of them, one after another, in double
+  };
+  // The deferred updates of all stages' logs, with moments on `device`. add() adds the updates of
+  // another replica to the logs here. `buffers`: the buffers of all layers of this process, in the
+  // same order in all replicas. Throws c10::Error for statistics that are not among them.
   //
   // Requirements: the logs have only deferred updates, in any order.
-  static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages,
-                                        const std::vector<at::Tensor>& buffers);
-  static void add_numbers(std::vector<StatisticsLog>& stages,
-                          const std::vector<at::Tensor>& buffers,
-                          const std::vector<double>& numbers);
+  static Updates updates(std::vector<StatisticsLog>& stages, const std::vector<at::Tensor>& buffers,
+                         c10::Device device);
+  static void add(std::vector<StatisticsLog>& stages, const std::vector<at::Tensor>& buffers,
+                  const Updates& updates);
   // Returns, by buffer, whether the logs will update it.
   static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
                                    const std::vector<at::Tensor>& buffers);

@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::internal {
@@ -21,6 +24,8 @@ using Parcel = Processes::Parcel;
 bool contains(const std::vector<int64_t>& values, int64_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
+
+at::Tensor bytes_of(const at::Tensor& values) { return values.view(-1).view(c10::kByte); }
 
 std::atomic<uint64_t> runs_with_gradients{0};
 
@@ -123,28 +128,38 @@ void TieCopies::check_run(bool records) const {
 void TieCopies::share(const std::string& changed) {
   const c10::NoGradGuard no_grad;
   const int64_t first = world_.rank_of(world_.replica(), 0);
+  std::set<LinkedProcesses::Direction> directions;  // of all processes of the replica
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   std::vector<size_t> owned;
   std::vector<std::pair<size_t, at::Tensor>> copies;
   for (size_t k = 0; k < ties_.size(); ++k) {
+    if (changed.at(k) == '0') continue;
     const at::Tensor& tensor = ties_[k].tensor;
-    if (changed.at(k) == '0' || !contains(processes_[k], world_.process())) continue;
     const int64_t owner = processes_[k].front();
-    if (owner != world_.process()) {
-      at::Tensor room = at::empty(tensor.sizes(), tensor.scalar_type());
-      receives.push_back({first + owner, room.view(-1).view(c10::kByte)});
-      copies.emplace_back(k, std::move(room));
-      continue;
+    at::Tensor values;
+    if (owner == world_.process()) {
+      owned.push_back(k);
+      values = bytes_of(tensor.detach().to(device_).contiguous());
     }
-    owned.push_back(k);
-    const at::Tensor values = tensor.detach().cpu().contiguous().view(-1).view(c10::kByte);
     for (const int64_t process : processes_[k]) {
-      if (process != owner) sends.push_back({first + process, values});
+      if (process == owner) continue;
+      directions.emplace(first + owner, first + process);
+      if (values.defined()) sends.push_back({first + process, values});
+      if (process != world_.process()) continue;
+      copies.emplace_back(
+          k, at::empty(tensor.sizes(), at::TensorOptions(device_).dtype(tensor.scalar_type())));
+      receives.push_back({first + owner, bytes_of(copies.back().second)});
     }
   }
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
-  if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
+  if (!directions.empty()) {
+    // All processes of the replica take part, because the links of its runs are between all of
+    // them, and serve here, too.
+    std::vector<int64_t> ranks(static_cast<size_t>(world_.processes_each()));
+    std::iota(ranks.begin(), ranks.end(), first);
+    ParcelWay(world_, ranks, {directions.begin(), directions.end()}, device_).move(sends, receives);
+  }
   // An optimizer changes the parameters that have a gradient, so these may change now.
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
   runs_ = runs_with_gradients;

@@ -16,6 +16,24 @@ namespace {
 
 constexpr int64_t kMessage = 192;  // bytes for a form; each number in it has 20 digits at most
 
+at::Tensor zero_bytes(int64_t count) { return at::zeros({count}, c10::TensorOptions(c10::kByte)); }
+
+// What this process of each replica gives, [replica]: as many bytes as `own`, on the host.
+std::vector<at::Tensor> given_by_replicas(const World& world, const at::Tensor& own) {
+  std::vector<at::Tensor> given;
+  std::vector<Processes::Parcel> sends;
+  std::vector<Processes::Parcel> receives;
+  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
+    given.push_back(replica == world.replica() ? own : zero_bytes(own.numel()));
+    if (replica == world.replica()) continue;
+    const int64_t rank = world.rank_of(replica, world.process());
+    sends.push_back({rank, own});
+    receives.push_back({rank, given.back()});
+  }
+  world.processes()->move(sends, receives);
+  return given;
+}
+
 }  // namespace
 
 std::string form_of(const std::vector<at::Tensor>& tensors) {
@@ -55,23 +73,29 @@ void agree_on_forms(const World& world, const std::string& what,
 }
 
 bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors) {
-  const auto message = [] { return at::zeros({kMessage}, c10::TensorOptions(c10::kByte)); };
   const std::string form = form_of(tensors);
-  const at::Tensor own = message();
   TORCH_INTERNAL_ASSERT(static_cast<int64_t>(form.size()) <= kMessage);
+  const at::Tensor own = zero_bytes(kMessage);
   std::memcpy(own.mutable_data_ptr(), form.data(), form.size());
-  std::vector<Processes::Parcel> sends;
-  std::vector<Processes::Parcel> receives;
-  for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    if (replica == world.replica()) continue;
-    const int64_t rank = world.rank_of(replica, world.process());
-    sends.push_back({rank, own});
-    receives.push_back({rank, message()});
-  }
-  world.processes()->move(sends, receives);
-  return std::all_of(receives.begin(), receives.end(), [&](const Processes::Parcel& parcel) {
-    return std::memcmp(parcel.bytes.const_data_ptr(), own.const_data_ptr(), kMessage) == 0;
+  const std::vector<at::Tensor> of_all = given_by_replicas(world, own);
+  return std::all_of(of_all.begin(), of_all.end(), [&](const at::Tensor& bytes) {
+    return std::memcmp(bytes.const_data_ptr(), own.const_data_ptr(), kMessage) == 0;
   });
+}
+
+std::vector<std::vector<bool>> exchange_defined(const World& world,
+                                                const std::vector<at::Tensor>& tensors) {
+  const auto count = static_cast<int64_t>(tensors.size());
+  const at::Tensor own = zero_bytes(count);
+  for (int64_t k = 0; k < count; ++k) {
+    own.mutable_data_ptr<uint8_t>()[k] = tensors[static_cast<size_t>(k)].defined() ? 1 : 0;
+  }
+  std::vector<std::vector<bool>> defined;
+  for (const at::Tensor& bytes : given_by_replicas(world, own)) {
+    const auto* const first = bytes.const_data_ptr<uint8_t>();
+    defined.emplace_back(first, first + count);
+  }
+  return defined;
 }
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-// Forms: checks that replicas have the same tensors, before their bytes are moved.
+// Forms: what replicas tell each other about their tensors before the bytes of these are moved.
 #ifndef GPIPE_INTERNAL_REPLICAS_FORMS_H_
 #define GPIPE_INTERNAL_REPLICAS_FORMS_H_
 
@@ -30,6 +30,11 @@ void agree_on_forms(const World& world, const std::string& what,
 // Whether this process has tensors of the same form in all replicas. These processes call it
 // together and find the same. Processes of other stages may still be computing.
 bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors);
+
+// Which tensors are defined in this process of each replica: [replica][tensor]. These processes
+// call it together, with as many tensors.
+std::vector<std::vector<bool>> exchange_defined(const World& world,
+                                                const std::vector<at::Tensor>& tensors);
 
 }  // namespace gpipe::internal
 

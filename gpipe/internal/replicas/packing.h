@@ -1,4 +1,4 @@
-// Packing: the tensors of a bucket as the bytes of one message.
+// Packing: the tensors of a bucket as the bytes of one message, on a device or on the host.
 #ifndef GPIPE_INTERNAL_REPLICAS_PACKING_H_
 #define GPIPE_INTERNAL_REPLICAS_PACKING_H_
 
@@ -12,26 +12,22 @@
 
 namespace gpipe::internal {
 
-// Where the tensors of a bucket are in its message: first a byte for each tensor that says whether
-// it is defined, then their values in the order of the bucket, each aligned as LibTorch aligns
-// memory. A message is equally long whether its tensors are defined or not.
-//
-// A message may also be on the device of the parameters. Then the first bytes mean nothing, because
-// the host would have to wait for them.
+// Where the tensors of a bucket are in its message: their values in the order of the bucket, each
+// aligned as LibTorch aligns memory. A message is equally long whether its tensors are defined or
+// not. Which ones are defined is told by exchange_defined(), because the host would have to wait
+// for what a message on a device says.
 class Packing {
  public:
   // `parameters`: the parameters of the model. A tensor has its parameter's shape and type.
   Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket);
 
   int64_t bytes() const { return bytes_; }
-  // The message of these tensors, [parameter of the model]. Tensors may be undefined. `device`: the
-  // CPU, or the parameters' device; then no thread waits for that device.
-  at::Tensor pack(const std::vector<at::Tensor>& tensors, c10::Device device = c10::kCPU) const;
-  // Views of the parts of a message on the CPU: [place in the bucket]. For a parameter on an
-  // accelerator, the view is a copy on that accelerator.
-  std::vector<at::Tensor> unpack(const at::Tensor& message) const;
-  // Views of the parts of a message on the parameters' device. `is_defined`: [parameter of the
-  // model], whether the message has a value.
+  // The message of these tensors, [parameter of the model]. Tensors may be undefined. `device`: of
+  // the message. If it is that of the tensors, no thread waits for it.
+  at::Tensor pack(const std::vector<at::Tensor>& tensors, c10::Device device) const;
+  // Views of the parts of a message: [place in the bucket]; a copy for a parameter on another
+  // device than the message. `is_defined`: [parameter of the model], whether the message has a
+  // value.
   std::vector<at::Tensor> unpack(const at::Tensor& message,
                                  const std::vector<bool>& is_defined) const;
 
@@ -43,6 +39,9 @@ class Packing {
   std::vector<int64_t> offsets_;  // [place in the bucket]
   int64_t bytes_ = 0;
 };
+
+// The device of messages of these tensors: their own; the CPU if they are on several.
+c10::Device device_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace gpipe::internal
 

@@ -28,9 +28,11 @@ TEST(Packing, WhatIsUnpackedIsWhatWasPacked) {
   const Packing packing(parameters, bucket);
   std::vector<at::Tensor> tensors = parameters;
   tensors[1] = at::Tensor();
-  const at::Tensor message = packing.pack(tensors);
+  const at::Tensor message = packing.pack(tensors, c10::kCPU);
   EXPECT_EQ(message.numel(), packing.bytes());
-  const std::vector<at::Tensor> unpacked = packing.unpack(message);
+  std::vector<bool> is_defined(parameters.size(), true);
+  is_defined[1] = false;
+  const std::vector<at::Tensor> unpacked = packing.unpack(message, is_defined);
   ASSERT_EQ(unpacked.size(), bucket.size());
   for (size_t place = 0; place < bucket.size(); ++place) {
     const at::Tensor& expected = tensors[bucket[place]];

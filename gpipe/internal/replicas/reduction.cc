@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -12,7 +11,7 @@
 #include <utility>
 
 #include "gpipe/internal/backward/tree_sum.h"
-#include "gpipe/internal/processes/linked_processes.h"
+#include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
@@ -35,68 +34,29 @@ std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
   return bytes;
 }
 
-// The device of all parameters; the CPU if they are on several.
-c10::Device device_of(const std::vector<at::Tensor>& parameters) {
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.device() != parameters.front().device()) return c10::kCPU;
-  }
-  return parameters.empty() ? c10::kCPU : parameters.front().device();
-}
-
 // The messages between the replicas. Each owner has its parameters in buckets. Round k moves bucket
 // k of every owner.
 //
-// Messages go from device to device where there are links, in memory of the current stream, which
-// waits for the messages of a round. So the memory of a round is free for the next one, however far
-// the host is ahead of the device.
+// Messages are memory of the current stream, which waits for the messages of a round. So the memory
+// of a round is free for the next one, however far the host is ahead of the device.
 class Exchange {
  public:
-  // The same process of all replicas makes it.
+  // The same process of all replicas makes it. `tensors`: [parameter], what the messages are made
+  // of; undefined where a replica has no value.
   Exchange(const World& world, const std::vector<at::Tensor>& parameters,
-           const std::vector<int64_t>& owners)
+           const std::vector<int64_t>& owners, const std::vector<at::Tensor>& tensors)
       : world_(world), parameters_(parameters) {
     const std::vector<int64_t> bytes = sizes_of(parameters);
     for (int64_t owner = 0; owner < world.replicas(); ++owner) {
       buckets_.push_back(buckets_of(owner, owners, bytes, kBucketBytes));
       rounds_ = std::max(rounds_, buckets_.back().size());
     }
-    auto* const linked = dynamic_cast<LinkedProcesses*>(world.processes().get());
-    if (linked == nullptr || rounds_ == 0) return;
-    std::vector<int64_t> ranks;
-    for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-      ranks.push_back(rank_of(replica));
-    }
-    links_ = linked->links(ranks, device_of(parameters));
-    if (links_ != nullptr) device_ = device_of(parameters);
-  }
-
-  // If messages go by links, all replicas tell each other which of `tensors` are defined. Otherwise
-  // each message says it.
-  void tell_defined(const std::vector<at::Tensor>& tensors) {
-    if (links_ == nullptr) return;
-    std::vector<at::Tensor> rooms;  // [replica]
-    for (int64_t replica = 0; replica < world_.replicas(); ++replica) {
-      rooms.push_back(
-          at::zeros({static_cast<int64_t>(tensors.size())}, c10::TensorOptions(c10::kByte)));
-    }
-    const at::Tensor& own = rooms[static_cast<size_t>(world_.replica())];
-    for (size_t k = 0; k < tensors.size(); ++k) {
-      own.mutable_data_ptr<uint8_t>()[k] = tensors[k].defined() ? 1 : 0;
-    }
-    std::vector<Parcel> sends;
-    std::vector<Parcel> receives;
-    for_each_other([&](int64_t replica) {
-      sends.push_back({rank_of(replica), own});
-      receives.push_back({rank_of(replica), rooms[static_cast<size_t>(replica)]});
-    });
-    world_.processes()->move(sends, receives);
+    if (rounds_ == 0) return;
+    way_.emplace(ParcelWay::between_replicas(world, device_of(parameters)));
+    defined_ = exchange_defined(world, tensors);
     any_defined_.assign(tensors.size(), false);
-    for (const at::Tensor& room : rooms) {
-      std::vector<bool>& here = defined_.emplace_back();
-      for (size_t k = 0; k < tensors.size(); ++k) {
-        here.push_back(room.const_data_ptr<uint8_t>()[k] != 0);
-        any_defined_[k] = any_defined_[k] || here[k];
-      }
+    for (const std::vector<bool>& here : defined_) {
+      for (size_t k = 0; k < here.size(); ++k) any_defined_[k] = any_defined_[k] || here[k];
     }
   }
 
@@ -114,7 +74,8 @@ class Exchange {
     for_each_other([&](int64_t owner) {
       const Bucket* const theirs = bucket(owner, round);
       if (theirs == nullptr) return;
-      sends_.push_back({rank_of(owner), Packing(parameters_, *theirs).pack(tensors, device_)});
+      sends_.push_back(
+          {rank_of(owner), Packing(parameters_, *theirs).pack(tensors, way_->device())});
     });
     const Bucket* const own = bucket(world_.replica(), round);
     if (own == nullptr) return;
@@ -134,7 +95,7 @@ class Exchange {
   void add_gather(size_t round, const std::vector<at::Tensor>& tensors, const Take& take) {
     const Bucket* const own = bucket(world_.replica(), round);
     at::Tensor message;
-    if (own != nullptr) message = Packing(parameters_, *own).pack(tensors, device_);
+    if (own != nullptr) message = Packing(parameters_, *own).pack(tensors, way_->device());
     for_each_other([&](int64_t replica) {
       if (own != nullptr) sends_.push_back({rank_of(replica), message});
       const Bucket* const theirs = bucket(replica, round);
@@ -146,26 +107,17 @@ class Exchange {
   }
 
   void move() {
-    const std::vector<Parcel> sends = std::exchange(sends_, {});
-    const std::vector<Parcel> receives = std::exchange(receives_, {});
-    if (links_ != nullptr) {
-      links_->move(sends, receives);
-    } else {
-      world_.processes()->move(sends, receives);
-    }
+    if (way_) way_->move(std::exchange(sends_, {}), std::exchange(receives_, {}));
   }
 
   // What a message of add_scatter() from `replica` has.
   std::vector<at::Tensor> unpack_from(int64_t replica, const Bucket& bucket,
                                       const at::Tensor& message) const {
-    const Packing packing(parameters_, bucket);
-    if (links_ == nullptr) return packing.unpack(message);
-    return packing.unpack(message, defined_.at(static_cast<size_t>(replica)));
+    return Packing(parameters_, bucket).unpack(message, defined_.at(static_cast<size_t>(replica)));
   }
   // What a message of add_gather() has.
   std::vector<at::Tensor> unpack_sums(const Bucket& bucket, const at::Tensor& message) const {
-    const Packing packing(parameters_, bucket);
-    return links_ == nullptr ? packing.unpack(message) : packing.unpack(message, any_defined_);
+    return Packing(parameters_, bucket).unpack(message, any_defined_);
   }
 
  private:
@@ -177,16 +129,15 @@ class Exchange {
   }
   int64_t rank_of(int64_t replica) const { return world_.rank_of(replica, world_.process()); }
   at::Tensor room_for(const Packing& packing) const {
-    return at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte).device(device_));
+    return at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte).device(way_->device()));
   }
 
   const World& world_;
   const std::vector<at::Tensor>& parameters_;
   std::vector<std::vector<Bucket>> buckets_;  // [owner][round]
   size_t rounds_ = 0;
-  LinkedProcesses::Links* links_ = nullptr;  // null: messages go through the host
-  c10::Device device_ = c10::kCPU;           // of messages
-  // With links only: [replica][parameter] and [parameter], whether there is a value.
+  std::optional<ParcelWay> way_;  // no value: there are no messages
+  // [replica][parameter] and [parameter], whether there is a value.
   std::vector<std::vector<bool>> defined_;
   std::vector<bool> any_defined_;
   std::vector<Parcel> sends_;
@@ -241,8 +192,7 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
   // The forms may differ, because a layer may have registered a parameter in its first forward,
   // which not all replicas run.
   if (!have_same_form(world, parameters)) return false;
-  Exchange exchange(world, parameters, owners_of_sums(world, parameters));
-  exchange.tell_defined(sums);
+  Exchange exchange(world, parameters, owners_of_sums(world, parameters), sums);
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   // Each step moves the gradients of one round and the sums of the round before.
@@ -299,8 +249,7 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
 void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                          const std::vector<int64_t>& owners) {
   const c10::NoGradGuard no_grad;
-  Exchange exchange(world, parameters, owners);
-  exchange.tell_defined(parameters);
+  Exchange exchange(world, parameters, owners, parameters);
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
   for (size_t round = 0; round < exchange.rounds(); ++round) {
     of_others.clear();

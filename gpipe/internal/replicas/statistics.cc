@@ -3,11 +3,14 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <sstream>
 #include <string>
 
+#include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
@@ -31,65 +34,89 @@ std::vector<double> numbers_of(const at::Tensor& bytes) {
   return numbers;
 }
 
+at::Tensor moments_of(int64_t count, c10::Device device) {
+  return at::empty({count}, c10::TensorOptions(c10::kDouble).device(device));
+}
+
 // Sends the updates that the other replicas have logged to the same process of the first replica.
-void gather(const World& world, std::vector<StatisticsLog>& stages,
+void gather(const World& world, const ParcelWay& way, std::vector<StatisticsLog>& stages,
             const std::vector<at::Tensor>& buffers) {
   const bool first = world.replica() == 0;
-  const at::Tensor own =
-      bytes_of(first ? std::vector<double>() : StatisticsLog::to_numbers(stages, buffers));
-  std::vector<int64_t> sizes;  // [rank]
+  StatisticsLog::Updates own{{}, moments_of(0, way.device())};
+  if (!first) own = StatisticsLog::updates(stages, buffers, way.device());
+  struct Sizes {
+    int64_t numbers = 0;
+    int64_t moments = 0;
+  };
+  std::vector<Sizes> sizes;  // [rank]
   std::vector<std::string> forms;
   for (const std::string& text :
        exchange_long(*world.processes(), "the sizes of the norms' statistics",
-                     std::to_string(own.numel()) + " " + form_of(buffers),
+                     std::to_string(own.numbers.size()) + " " +
+                         std::to_string(own.moments.numel()) + " " + form_of(buffers),
                      /*is_patient=*/true)) {
-    const size_t space = text.find(' ');
-    sizes.push_back(std::stoll(text.substr(0, space)));
-    forms.push_back(text.substr(space + 1));
+    std::istringstream words(text);
+    Sizes& of_rank = sizes.emplace_back();
+    words >> of_rank.numbers >> of_rank.moments >> std::ws;
+    std::getline(words, forms.emplace_back());
   }
   check_forms(world, "the buffers", forms);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
-  if (own.numel() > 0) sends.push_back({world.process(), own});
+  std::vector<Parcel> moments_sent;
+  std::vector<Parcel> moments_received;
+  const auto bytes_of_moments = [](const at::Tensor& moments) { return moments.view(c10::kByte); };
+  if (!own.numbers.empty()) {
+    sends.push_back({world.process(), bytes_of(own.numbers)});
+    if (own.moments.numel() > 0) {
+      moments_sent.push_back({world.process(), bytes_of_moments(own.moments)});
+    }
+  }
+  std::vector<at::Tensor> moments;  // [receive]
   for (int64_t replica = 1; first && replica < world.replicas(); ++replica) {
     const int64_t rank = world.rank_of(replica, world.process());
-    const int64_t bytes = sizes.at(static_cast<size_t>(rank));
-    if (bytes > 0) receives.push_back({rank, room_of(bytes)});
+    const Sizes& theirs = sizes.at(static_cast<size_t>(rank));
+    if (theirs.numbers == 0) continue;
+    receives.push_back({rank, room_of(theirs.numbers * static_cast<int64_t>(sizeof(double)))});
+    moments.push_back(moments_of(theirs.moments, way.device()));
+    if (theirs.moments > 0) moments_received.push_back({rank, bytes_of_moments(moments.back())});
   }
   world.processes()->move(sends, receives);
-  for (const Parcel& parcel : receives) {
-    StatisticsLog::add_numbers(stages, buffers, numbers_of(parcel.bytes));
+  if (!moments_sent.empty() || !moments_received.empty()) way.move(moments_sent, moments_received);
+  for (size_t k = 0; k < receives.size(); ++k) {
+    StatisticsLog::add(stages, buffers, {numbers_of(receives[k].bytes), moments[k]});
   }
 }
 
 // Gives the updated buffers of the first replica to the others. `updated`: [buffer]; only the first
 // replica has it.
-void share(const World& world, const std::vector<at::Tensor>& buffers,
+void share(const World& world, const ParcelWay& way, const std::vector<at::Tensor>& buffers,
            const std::vector<bool>& updated) {
+  if (buffers.empty()) return;
   Bucket all(buffers.size());
   std::iota(all.begin(), all.end(), size_t{0});
   const Packing packing(buffers, all);
-  std::vector<Parcel> sends;
-  std::vector<Parcel> receives;
-  if (world.replica() > 0) {
-    receives.push_back({world.process(), room_of(packing.bytes())});
-  } else {
-    std::vector<at::Tensor> news(buffers.size());
-    for (size_t k = 0; k < buffers.size(); ++k) {
-      if (updated[k]) news[k] = buffers[k];
-    }
-    const at::Tensor message = packing.pack(news);
+  std::vector<at::Tensor> news(buffers.size());
+  for (size_t k = 0; k < updated.size(); ++k) {
+    if (updated[k]) news[k] = buffers[k];
+  }
+  const std::vector<bool> changed = exchange_defined(world, news).front();
+  if (std::find(changed.begin(), changed.end(), true) == changed.end()) return;
+  if (world.replica() == 0) {
+    const at::Tensor message = packing.pack(news, way.device());
+    std::vector<Parcel> sends;
     for (int64_t replica = 1; replica < world.replicas(); ++replica) {
       sends.push_back({world.rank_of(replica, world.process()), message});
     }
+    return way.move(sends, {});
   }
-  world.processes()->move(sends, receives);
-  if (receives.empty()) return;
-  const std::vector<at::Tensor> values = packing.unpack(receives.front().bytes);
+  const at::Tensor message =
+      at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte).device(way.device()));
+  way.move({}, {{world.process(), message}});
+  const std::vector<at::Tensor> values = packing.unpack(message, changed);
   for (size_t k = 0; k < buffers.size(); ++k) {
-    if (!values[k].defined()) continue;
     at::Tensor buffer = buffers[k];
-    buffer.copy_(values[k]);
+    if (values[k].defined()) buffer.copy_(values[k]);
   }
 }
 
@@ -98,7 +125,8 @@ void share(const World& world, const std::vector<at::Tensor>& buffers,
 void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers) {
   const c10::NoGradGuard no_grad;
-  gather(world, stages, buffers);
+  const ParcelWay way = ParcelWay::between_replicas(world, device_of(buffers));
+  gather(world, way, stages, buffers);
   std::vector<bool> updated;
   if (world.replica() == 0) {
     updated = StatisticsLog::updated(stages, buffers);
@@ -106,7 +134,7 @@ void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages
   } else {
     stages = std::vector<StatisticsLog>(stages.size());
   }
-  share(world, buffers, updated);
+  share(world, way, buffers, updated);
 }
 
 }  // namespace gpipe::internal

@@ -23,9 +23,6 @@ void StagedTransport::send(const std::vector<Step::Send>& sends, std::vector<Pac
     targets.push_back(by_host_.at(static_cast<size_t>(to.worker)) ? kHost : device_);
   }
   transfers_.depart_together(packets, targets);
-  for (size_t k = 0; k < packets.size(); ++k) {
-    if (targets[k] == kHost) arrive(packets[k], kHost);
-  }
   beyond_.send(sends, packets);
 }
 
@@ -33,7 +30,9 @@ bool StagedTransport::receive(int32_t worker, const std::vector<int32_t>& slots,
                               std::vector<Packet>& packets) {
   if (!beyond_.receive(worker, slots, packets)) return false;
   for (Packet& packet : packets) {
-    if (!is_on(packet, device_)) transfers_.depart(packet, device_);
+    if (is_on(packet, device_)) continue;
+    arrive(packet, kHost);  // it may come from this process, and still be on its way
+    transfers_.depart(packet, device_);
   }
   return true;
 }

@@ -17,9 +17,9 @@
 namespace gpipe::internal {
 
 // A packet for a worker of another process is copied to pinned host memory, and handed to `beyond`
-// when the copy is complete: the sending worker waits for the copy, and so for the tensors' values.
-// A packet that arrives is copied to the device. The stage's stream waits for that copy (arrive()),
-// and no thread does. Between workers of this process packets stay on their device.
+// with the events of that copy, for which `beyond` waits before it reads the packet. A packet that
+// arrives is copied to the device. The stage's stream waits for that copy (arrive()), and no thread
+// does. Between workers of this process packets stay on their device.
 //
 // Requirements: the constructor's arguments outlive it. All stages of this process are on `device`.
 class StagedTransport final : public Transport<Packet> {

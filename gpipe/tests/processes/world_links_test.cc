@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <chrono>
@@ -36,7 +35,6 @@
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/sample_models.h"
-#include "gpipe/zero_optimizer.h"
 #include "skip/skippable.h"
 
 namespace gpipe::distributed {
@@ -122,55 +120,6 @@ TEST(WorldLinks, FourReplicas) {
   spread.processes = 1;
   const std::vector<SampleModel> samples = testing::sample_models();
   for (size_t k = 0; k < 2; ++k) expect_one_processs_bits(samples.at(k), spread);
-}
-
-// Three steps of two replicas with a sharded optimizer. Says the bits, and how often the third step
-// and the third update have waited for a device.
-void train_sharded(const World& world, const Say& say) {
-  const auto run = [&](const World& replicas, c10::Device where) {
-    GPipe pipe(
-        layers([](int64_t) {}),
-        GPipeOptions({8}).chunks(4).groups(2).cpu_threads_per_stage(1).devices({where}).world(
-            replicas));
-    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
-      return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
-    });
-    const auto waits = [] { return testing::fake::runtime().counters().host_waits; };
-    std::string text, waited;
-    for (int64_t k = 0; k < 3; ++k) {
-      optimizer.zero_grad();
-      const RowRange range = replicas.rows(8, 4);
-      const torch::Tensor rows = testing::copy_on(
-          where,
-          (torch::linspace(-1, 1, 40) * (k + 1)).view({8, 5}).slice(0, range.begin, range.end));
-      const int64_t before = waits();
-      text += bits(pipe->step({rows}, {rows}, squares()).loss);
-      const int64_t stepped = waits();
-      optimizer.step();
-      waited = std::to_string(stepped - before) + " " + std::to_string(waits() - stepped);
-    }
-    say(text + pipe->parameter_hash());
-    say(waited);
-  };
-  run(World(), device(0));
-  run(world.grid(2, 1), device(world.rank() + 1));
-}
-
-TEST(WorldLinks, SumsOverReplicasWaitForNoDevice) {
-  for (const std::string links : {"host", "sockets"}) {
-    auto ranks = ranks_with(links, 2, &train_sharded);
-    const std::vector<std::string> alone = ranks.lines();
-    EXPECT_THAT(alone, Each(AllOf(HasSubstr("0x"), alone.front())));
-    EXPECT_THAT(ranks.lines(), Each("1 0"));  // a step reads its losses
-    EXPECT_THAT(ranks.lines(), Each(alone.front())) << links;
-    const std::vector<std::string> waited = ranks.lines();
-    if (links == "host") {
-      EXPECT_THAT(waited, Each(Not("1 0")));
-    } else {
-      EXPECT_THAT(waited, Each("1 0"));
-    }
-    ranks.expect_ends();
-  }
 }
 
 void check_programs(const World& world, uint64_t first_seed, int64_t count,
