@@ -119,6 +119,24 @@ World connect(const distributed::MeetingClient::World& planned, const WorldOptio
 
 }  // namespace
 
+namespace internal {
+
+milliseconds patience_with_place(milliseconds limit,
+                                 const std::vector<distributed::Fault>& faults) {
+  const bool is_cut_off =
+      !faults.empty() && std::all_of(faults.begin(), faults.end(), [](const auto& fault) {
+        return fault.kind == distributed::FaultKind::kSilence;
+      });
+  // The others have noticed the silence at the same time. The first of them that asks may compute
+  // for `limit` before, and then they wait for this process for kSilent of the meeting place.
+  if (is_cut_off) return limit + std::chrono::seconds(5);
+  // They take up to `limit` to notice that this process is gone and as long to meet, or 20 s if
+  // another one starts, and then they connect.
+  return 2 * limit + std::chrono::seconds(30);
+}
+
+}  // namespace internal
+
 // The variable alone is not enough. If //gpipe/distributed:launch has started another launcher,
 // that launcher's processes have the variable, too, but the meeting place is not for them.
 bool can_meet_again() {
@@ -144,11 +162,7 @@ Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
   for (const distributed::Fault& fault : again.faults) {
     if (fault.kind == distributed::FaultKind::kSilence) question.silent.push_back(fault.rank);
   }
-  // A process that ends before the others have gone on without it would end the run. They take up
-  // to `limit` to notice that it is gone and as long to meet, or kStarting if another one starts.
-  constexpr milliseconds kStarting = std::chrono::seconds(20),
-                         kConnecting = std::chrono::seconds(10);
-  const milliseconds patience = 2 * question.limit + kStarting + kConnecting;
+  const milliseconds patience = internal::patience_with_place(question.limit, again.faults);
   // After so many worlds in a row of processes that live and cannot connect, this one gives up.
   constexpr int kMostInVain = 3;
   int in_vain = 0;
@@ -168,9 +182,11 @@ Meeting meet(const WorldOptions& options, const MeetAgainOptions& again) {
     } catch (const distributed::MeetingIsVoid&) {  // ask again
     } catch (const distributed::MeetingIsUnreachable& cut) {
       client.reset();
-      std::clog << std::string("gpipe: ") + cut.what() + ". It tries to reach it again, for " +
-                       std::to_string(patience.count() / 1000) + " s\n"
-                << std::flush;
+      if (options.announce) {
+        std::clog << std::string("gpipe: ") + cut.what() + ". It tries to reach it again, for " +
+                         std::to_string(patience.count() / 1000) + " s\n"
+                  << std::flush;
+      }
     } catch (const distributed::DistributedFailure& failure) {
       in_vain = only_threw(failure) ? in_vain + 1 : 0;
       if (in_vain == kMostInVain) throw;

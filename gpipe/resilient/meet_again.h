@@ -7,6 +7,7 @@
 #ifndef GPIPE_RESILIENT_MEET_AGAIN_H_
 #define GPIPE_RESILIENT_MEET_AGAIN_H_
 
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
@@ -63,8 +64,9 @@ struct MeetAgainOptions {
 // started 20 s at least; a process that does not come in time is left out. A newcomer that comes
 // when a world exists waits for the next one.
 //
-// If the line to the launcher is cut while this process waits, it tries to reach it again, for
-// twice silence_limit and 30 s.
+// A process that cannot reach the launcher, or whose line to it is cut while it waits, tries again
+// for silence_limit and 5 s if only silence has ended its world, for it may be the one that is cut
+// off. Otherwise it tries for twice silence_limit and 30 s.
 //
 // The processes need the launcher //gpipe/distributed:launch to meet again. Started by another one,
 // the first call is World::from_environment(), and the second one throws.
@@ -80,6 +82,14 @@ Meeting meet(const WorldOptions& options = {}, const MeetAgainOptions& again = {
 // Whether meet() can be called again after a death: the launcher keeps a meeting place.
 bool can_meet_again();
 
+namespace internal {
+
+// How long a process tries to reach the meeting place: as long as the others may still wait for it.
+// `limit`: silence_limit. `faults`: that have ended its world.
+std::chrono::milliseconds patience_with_place(std::chrono::milliseconds limit,
+                                              const std::vector<distributed::Fault>& faults);
+
+}  // namespace internal
 }  // namespace gpipe
 
 #endif  // GPIPE_RESILIENT_MEET_AGAIN_H_

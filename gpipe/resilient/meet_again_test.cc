@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -23,6 +26,8 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/distributed/control/failure.h"
+#include "gpipe/distributed/sockets/sockets.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe {
@@ -397,6 +402,67 @@ TEST(ResilientReplicas, AProcessThatIsLeftOverWaitsForTheNextDeath) {
   ASSERT_TRUE(run.has(2, "goes on with 2 processes"));
   EXPECT_EQ(run.wait(), 0);
   EXPECT_EQ(results(run), want);
+}
+
+distributed::Fault fault(distributed::FaultKind kind) {
+  distributed::Fault result;
+  result.kind = kind;
+  return result;
+}
+
+TEST(MeetAgain, APlaceThatCannotBeReachedIsTriedForAsLongAsTheOthersMayWait) {
+  const auto silence = fault(distributed::FaultKind::kSilence);
+  const auto death = fault(distributed::FaultKind::kDeath);
+  const std::chrono::milliseconds limit = std::chrono::seconds(7);
+  const auto patience = [&](const std::vector<distributed::Fault>& faults) {
+    return internal::patience_with_place(limit, faults) / std::chrono::seconds(1);
+  };
+  EXPECT_EQ(patience({silence, silence}), 12);
+  EXPECT_EQ(patience({silence, death}), 44);  // the others wait for the process that starts instead
+  EXPECT_EQ(patience({}), 44);
+}
+
+// The line breaks while the process waits for the first time, and the place is gone when it comes
+// again.
+TEST(MeetAgain, APlaceThatIsCutOffIsTriedAgainWithoutAWordIfNothingIsAnnounced) {
+  int port = 0;
+  distributed::Socket listener = distributed::listen_on("127.0.0.1", &port);
+  const std::map<std::string, std::string> variables = {
+      {"GPIPE_MEETING_PLACE", "127.0.0.1:" + std::to_string(port) + "/secret"},
+      {"GPIPE_LAUNCHER", "1"},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"LOCAL_RANK", "0"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", "1"}};
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  std::thread place([&] {
+    pollfd visitor{listener.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&visitor, 1, 30'000), 1);
+    distributed::Socket accepted = distributed::accept_on(listener);
+    listener.close();
+    // A line that breaks within a second counts as a launcher that has ended.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const linger at_once{1, 0};
+    setsockopt(accepted.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    accepted.close();
+  });
+  WorldOptions options;
+  options.announce = false;
+  options.silence_limit = std::chrono::seconds(1);
+  ::testing::internal::CaptureStderr();
+  try {
+    meet(options, {{fault(distributed::FaultKind::kSilence)}});
+    ADD_FAILURE() << "they met";
+  } catch (const WorldIsOver& over) {
+    EXPECT_THAT(over.what(), HasSubstr("could not be reached for 6 s"));
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  place.join();
+  for (const auto& [name, value] : variables) unsetenv(name.c_str());
 }
 
 TEST(MeetAgain, WithoutAMeetingPlaceTheFirstWorldIsTheOnlyOne) {

@@ -308,6 +308,8 @@ class Run {
     if (!meeting_.was_asked()) return is_early_death(status) && restarts_ < options_.restarts;
     if (meeting_.was_left_out(rank.number) || meeting_.is_outside(rank.number)) return true;
     if (rank.was_restarted && !meeting_.has_asked(rank.number)) return true;
+    // It was cut off from the others, which meet without it.
+    if (meeting_.is_given_up(rank.number)) return true;
     return is_cause(status) && !is_passed_on(status);
   }
 

@@ -191,6 +191,15 @@ TEST(Launch, AProgramThatDoesNotMeetAgainIsToldThatRestartsAreNotForIt) {
                                           "programs that do"));
 }
 
+// The rank was cut off from the others, and ends while they meet without it.
+TEST(Launch, TheExitCodeOfARankThatTheOthersHaveGivenUpDoesNotEndTheRun) {
+  const std::string file = ::testing::TempDir() + "/launcher_has_heard";
+  Launched launched({"--processes=2", "--", "gpipe/distributed/launcher/silent_rank", file});
+  EXPECT_EQ(launched.wait(), 0) << launched.error();
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] goes on with 1"));
+  EXPECT_THAT(launched.error(), HasSubstr("ended with exit code 3; rank 0 goes on without it"));
+}
+
 // A rank has ended with 0 and has not asked, so the program does not go on after deaths.
 TEST(Launch, RestartsDoNotCountForAProgramWithARankThatIsDone) {
   const std::string pid = ::testing::TempDir() + "/pid_of_rank_0";

@@ -1,6 +1,7 @@
 #include "gpipe/distributed/launcher/meeting_place.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "gpipe/distributed/sockets/token.h"
@@ -149,8 +150,12 @@ void MeetingPlace::tell(const MeetingRules::Answer& answer) {
 // A process whose connection ends asks no longer, most often because it has met the others. The
 // same process may already have asked again over another connection, which is read next.
 void MeetingPlace::lose(Visitor& visitor) {
+  const int error = visitor.connection.error();
+  const bool was_cut = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
   visitor.connection.close();
-  if (visitor.number >= 0) rules_.gave_up(std::exchange(visitor.number, -1));
+  const int64_t number = std::exchange(visitor.number, -1);
+  if (number < 0) return;
+  was_cut ? rules_.was_cut_off(number) : rules_.gave_up(number);
 }
 
 }  // namespace gpipe::distributed

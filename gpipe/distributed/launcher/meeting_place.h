@@ -61,6 +61,8 @@ class MeetingPlace {
   bool is_outside(int64_t number) const {
     return rules_.generation() != 0 && !rules_.is_member(number);
   }
+  // As in MeetingRules.
+  bool is_given_up(int64_t number) const { return rules_.is_given_up(number); }
   // Whether this process is in the world that exists.
   bool is_member(int64_t number) const { return rules_.is_member(number); }
 

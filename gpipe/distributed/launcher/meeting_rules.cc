@@ -10,8 +10,8 @@ namespace {
 constexpr std::chrono::seconds kConnecting{5};
 // The least time that the others wait for a process that has just been started.
 constexpr std::chrono::seconds kStarting{20};
-// The time that the others wait for a process that was silent. They have waited for it before they
-// gave up their world. If it was only kept from running, it learns of that at once, and asks.
+// The time that the others wait for a process that was silent or cut off. They have waited for it
+// before. If it was only kept from running, it learns of that at once, and asks.
 constexpr std::chrono::seconds kSilent{2};
 // After so many planned worlds in a row to which no process has connected, those that ask first
 // meet without the others.
@@ -34,6 +34,7 @@ void MeetingRules::ended(int64_t number) {
   living_.erase(number);
   not_waited_for_.erase(number);
   members_left_.erase(number);
+  given_up_.erase(number);
   left_over_.erase(number);
   gave_up(number);
 }
@@ -41,6 +42,11 @@ void MeetingRules::ended(int64_t number) {
 void MeetingRules::gave_up(int64_t number) {
   asking_.erase(number);
   if (is_planned(number)) give_up_plan();
+}
+
+void MeetingRules::was_cut_off(int64_t number) {
+  if (agreed_ != 0) given_up_.insert(number);  // the first world needs all
+  gave_up(number);
 }
 
 void MeetingRules::does_not_come(int64_t number) {
@@ -64,7 +70,15 @@ void MeetingRules::ask(int64_t number, int64_t former, const Question& question,
   }
   if (is_planned(number)) give_up_plan();
   not_waited_for_.erase(number);
+  given_up_.erase(number);
   asking_[number] = {former, question};
+  if (!is_survivor(number)) return;
+  // The members that this one has lost because of their silence.
+  for (const int64_t rank : question.silent) {
+    if (rank < 0 || rank >= static_cast<int64_t>(members_.size())) continue;
+    const int64_t silent = members_[static_cast<std::size_t>(rank)];
+    if (is_member(silent) && asking_.count(silent) == 0) given_up_.insert(silent);
+  }
 }
 
 void MeetingRules::arrived(int64_t number, int64_t generation) {
@@ -75,6 +89,7 @@ void MeetingRules::arrived(int64_t number, int64_t generation) {
   in_vain_ = 0;
   members_ = planned_->members;
   members_left_ = {members_.begin(), members_.end()};
+  given_up_.clear();
   local_ranks_ = planned_->local_ranks;
   // A survivor that is left over becomes a newcomer, which waits for the next world. It may have to
   // ask for that one again, and always tells the world in which it was last.
@@ -118,19 +133,6 @@ std::chrono::milliseconds MeetingRules::patience_with(int64_t number,
   return std::max<std::chrono::milliseconds>(question.limit, kStarting);
 }
 
-std::set<int64_t> MeetingRules::silent() const {
-  std::set<int64_t> numbers;
-  for (const auto& [number, asking] : asking_) {
-    if (!is_survivor(number)) continue;
-    for (const int64_t rank : asking.question.silent) {
-      if (rank < 0 || rank >= static_cast<int64_t>(members_.size())) continue;
-      const int64_t silent = members_[static_cast<std::size_t>(rank)];
-      if (is_member(silent)) numbers.insert(silent);
-    }
-  }
-  return numbers;
-}
-
 std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   if (planned_ && now >= planned_->end) {
     // If nobody has arrived, the network may be slow, so all are waited for again, a few times. The
@@ -144,7 +146,6 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
   }
   if (!planned_ && begins()) {
     const Question& first = asking_.begin()->second.question;
-    const std::set<int64_t> were_silent = silent();
     if (!meeting_began_) meeting_began_ = now;
     Time next = Time::max();
     std::vector<int64_t> late;
@@ -155,7 +156,7 @@ std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
       if (!is_needed && !is_member(number) && agreed_ != 0) continue;
       late.push_back(number);
       std::chrono::milliseconds patience = patience_with(number, first);
-      if (were_silent.count(number) != 0) {
+      if (is_given_up(number)) {
         patience = std::min<std::chrono::milliseconds>(patience, kSilent);
       }
       const Time end = *meeting_began_ + patience;

@@ -47,6 +47,8 @@ class MeetingRules {
   void arrived(int64_t number, int64_t generation);
   // The process asks no longer, though it may live.
   void gave_up(int64_t number);
+  // The same, because nothing has come from the process for the limit of its question.
+  void was_cut_off(int64_t number);
   // The others need not wait for this process, unless it asks after all.
   void does_not_come(int64_t number);
 
@@ -59,6 +61,9 @@ class MeetingRules {
   bool waits() const { return meeting_ends_.has_value(); }
   // Whether the process is in the world that exists.
   bool is_member(int64_t number) const { return members_left_.count(number) != 0; }
+  // Whether the others have waited for this process in vain since a world exists, and it has not
+  // asked since.
+  bool is_given_up(int64_t number) const { return given_up_.count(number) != 0; }
   int64_t generation() const { return agreed_; }
 
  private:
@@ -79,8 +84,6 @@ class MeetingRules {
   bool is_planned(int64_t number) const;
   bool is_survivor(int64_t number) const;
   bool begins() const;
-  // The living members of the world that those who ask have lost because of their silence.
-  std::set<int64_t> silent() const;
   // How long the others wait for a process that lives.
   std::chrono::milliseconds patience_with(int64_t number, const Question& question) const;
   void give_up_plan();
@@ -96,6 +99,7 @@ class MeetingRules {
   int64_t agreed_ = 0;                 // the generation of the world that exists; 0: none
   std::vector<int64_t> members_;       // the processes of the world that exists, by rank
   std::set<int64_t> members_left_;     // the processes of that world that have not ended since
+  std::set<int64_t> given_up_;         // as is_given_up()
   std::set<int64_t> left_over_;        // survivors that became newcomers, and wait or ask again
   std::optional<Time> meeting_began_;  // set while some processes wait for others
   std::optional<Time> meeting_ends_;   // when the first of these waits ends

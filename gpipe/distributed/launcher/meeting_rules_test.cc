@@ -197,6 +197,66 @@ TEST(MeetingRules, ARankThatSomebodyElseWaitsForHasTheWholeLimit) {
   EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
 }
 
+// The place has waited for an answer of that process for its limit already.
+TEST(MeetingRules, ARankWhoseLineWasCutIsNotWaitedForAgain) {
+  Played run(3);
+  run.limit = milliseconds(30'000);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1);
+  EXPECT_THAT(run.told(), SizeIs(3));
+  run.rules.was_cut_off(2);
+  EXPECT_TRUE(run.rules.is_given_up(2));
+  EXPECT_THAT(run.told(), ElementsAre("0: void 2", "1: void 2", "2: void 2"));
+  run.ask(0, 1);
+  run.ask(1, 1);
+  EXPECT_THAT(run.told(), IsEmpty());
+  ASSERT_TRUE(run.rules.next_time().has_value());
+  EXPECT_LE(*run.rules.next_time() - run.now, milliseconds(3000));
+  run.now = *run.rules.next_time();
+  EXPECT_THAT(run.told(), ElementsAre("0: world 3 as 0 from 0 1", "1: world 3 as 1 from 0 1"));
+}
+
+TEST(MeetingRules, ANewcomerWhoseLineWasCutIsNotWaitedForAgain) {
+  Played run(2);
+  run.meet({0, 1}, 0, 1);
+  run.rules.ended(1);
+  run.rules.started(1);
+  run.ask(0, 1);
+  run.ask(1, 0);
+  EXPECT_THAT(run.told(), SizeIs(2));
+  run.rules.was_cut_off(1);
+  EXPECT_THAT(run.told(), SizeIs(2));  // void
+  run.ask(0, 1);
+  EXPECT_THAT(run.told(), IsEmpty());
+  ASSERT_TRUE(run.rules.next_time().has_value());
+  EXPECT_LE(*run.rules.next_time() - run.now, milliseconds(3000));
+}
+
+TEST(MeetingRules, TheFirstWorldWaitsForARankWhoseLineWasCut) {
+  Played run(2);
+  run.ask(0, 0);
+  run.ask(1, 0);
+  EXPECT_THAT(run.told(), SizeIs(2));
+  run.rules.was_cut_off(1);
+  EXPECT_FALSE(run.rules.is_given_up(1));
+  EXPECT_THAT(run.told(), SizeIs(2));  // void
+  run.ask(0, 0);
+  EXPECT_THAT(run.told(), IsEmpty());
+  EXPECT_GE(*run.rules.next_time() - run.now, milliseconds(10'000));
+}
+
+TEST(MeetingRules, ARankThatWasGivenUpAndComesIsNotGivenUp) {
+  Played run(2);
+  run.meet({0, 1}, 0, 1);
+  run.ask(0, 1, {1});
+  EXPECT_TRUE(run.rules.is_given_up(1));
+  EXPECT_FALSE(run.rules.is_given_up(0));
+  run.ask(1, 1, {0});  // it has asked already
+  EXPECT_FALSE(run.rules.is_given_up(1));
+  EXPECT_FALSE(run.rules.is_given_up(0));
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+}
+
 TEST(MeetingRules, ANewcomerHasTimeToStart) {
   Played run(3);
   run.meet({0, 1, 2}, 0, 1);

@@ -31,6 +31,9 @@ bool wait_for(const Connection& connection, int16_t events, int limit) {
 // A connection to the endpoint. Throws MeetingIsOver if there is none within `limit`.
 Socket reach(const Endpoint& endpoint, milliseconds limit) {
   constexpr milliseconds kPause{100};  // before the next try
+  // The system repeats a packet that finds no way after ever longer pauses. A new try is heard
+  // sooner when the way is there again.
+  constexpr milliseconds kTry{1000};
   const auto end = std::chrono::steady_clock::now() + limit;
   std::string why = "no answer";
   while (true) {
@@ -39,7 +42,7 @@ Socket reach(const Endpoint& endpoint, milliseconds limit) {
     try {
       Connection connection(begin_connect(endpoint));
       if (wait_for(connection, POLLOUT,
-                   static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)))) {
+                   static_cast<int>(std::clamp(left, milliseconds(0), kTry).count()))) {
         Socket socket = connection.take_socket();
         const int error = connect_error(socket);
         if (error == 0) return socket;
