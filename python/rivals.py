@@ -4,8 +4,8 @@
 python3 must find torch, torchgpipe 0.0.7, numpy and gpipe (its wheel); a side that cannot run is a
 row with the reason. torchgpipe and gpipe run one script (experiments/rivals/sides), in which only
 the import differs. experiments/rivals/README.md tells how a contest goes and what is measured.
-Below the table are each rival's figures / ours: times of a machine that does other work mean
-little, and these ratios less so, because the sides take turns.
+Below the table are each rival's figures / ours. Times of a machine that does other work mean
+little; these ratios mean more, because the sides take turns.
 """
 
 import argparse
