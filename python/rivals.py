@@ -1,133 +1,104 @@
 #!/usr/bin/env python3
-"""Times torchgpipe and gpipe.torchgpipe with one script, in turns: tools/bazel run //python:rivals
+"""Times steps of gpipe in Python and of its rivals, in turns: tools/bazel run //python:rivals
 
-python3 must find torch, torchgpipe 0.0.7 and gpipe (its wheel). Each turn is a process of its own;
-only its import differs. Prints the seconds of a step (forward, loss, backward), medians of all
-turns, and their ratio. Times of a machine that does other work mean little.
+python3 must find torch, torchgpipe 0.0.7, numpy and gpipe (its wheel); a side that cannot run is a
+row with the reason. torchgpipe and gpipe run one script (experiments/rivals/sides), in which only
+the import differs. experiments/rivals/README.md tells how a contest goes and what is measured.
+Below the table are each rival's figures / ours. Times of a machine that does other work mean
+little; these ratios mean more, because the sides take turns.
 """
 
 import argparse
-import json
+import os
+import pathlib
 import statistics
-import subprocess
 import sys
-import time
 
-MODELS = ("cells", "unet", "resnet")
+sys.dont_write_bytecode = True
+CONTEST = pathlib.Path(__file__).resolve().parent.parent / "experiments" / "rivals"
+sys.path.insert(0, str(CONTEST))
+import cells
+import contest
+import table
 
-
-def make(name, torch, nn, skip):
-    """The model, its balance, its chunks, and a mini-batch."""
-    if name == "cells":  # layers so small that only the cost of a cell counts
-        return nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)]), [1] * 4, 32, torch.rand(32, 8)
-
-    def block(given, taken, stride=1):
-        return nn.Sequential(
-            nn.Conv2d(given, taken, 3, stride, 1), nn.BatchNorm2d(taken), nn.ReLU()
-        )
-
-    if name == "resnet":
-
-        class Residual(nn.Module):
-            def __init__(self, given, taken, stride):
-                super().__init__()
-                self.main = nn.Sequential(
-                    block(given, taken, stride), nn.Conv2d(taken, taken, 3, padding=1)
-                )
-                self.short = nn.Conv2d(given, taken, 1, stride)
-
-            def forward(self, input):
-                return nn.functional.relu(self.main(input) + self.short(input))
-
-        layers = [block(3, 16)]
-        layers += [Residual(16, 16, 1), Residual(16, 32, 2), Residual(32, 32, 1)]
-        layers += [Residual(32, 64, 2), nn.Sequential(nn.Flatten(2), nn.Linear(64, 10))]
-        return nn.Sequential(*layers), [3, 3], 4, torch.rand(16, 3, 32, 32)
-
-    def down(level, given, taken):
-        @skip.skippable(stash=[f"skip{level}"])
-        class Down(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.block = block(given, taken)
-
-            def forward(self, input):
-                output = self.block(input)
-                yield skip.stash(f"skip{level}", output)
-                return nn.functional.max_pool2d(output, 2)
-
-        return Down()
-
-    def up(level, given, taken):
-        @skip.skippable(pop=[f"skip{level}"])
-        class Up(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.block = block(2 * given, taken)
-
-            def forward(self, input):
-                other = yield skip.pop(f"skip{level}")
-                larger = nn.functional.interpolate(input, scale_factor=2)
-                return self.block(torch.cat([larger, other], 1))
-
-        return Up()
-
-    layers = [down(0, 3, 16), down(1, 16, 32), block(32, 32), up(1, 32, 16), up(0, 16, 16)]
-    layers.append(nn.Conv2d(16, 1, 1))
-    return nn.Sequential(*layers), [2, 4], 4, torch.rand(8, 3, 64, 64)
+SIDE = "torchgpipe_side.py"
+LINEAR = cells.Network("Linear (4, 8)", "linear:4,8", 8, 32, 32, {4: [1] * 4})
+OURS, OURS_STEP = "ours", "ours, step"
+# Rivals under 1F1B are compared with a call that runs 1F1B, too.
+BESIDE = {
+    "torchgpipe": OURS,
+    "torchgpipe, all cores": OURS,
+    f"{cells.PIPELINING} GPipe": OURS,
+    f"{cells.PIPELINING} 1F1B": OURS_STEP,
+}
 
 
-def measure(name, ours, seconds):
-    """Prints the seconds of each step."""
-    import torch
+def contestants(cell):
+    """Ours by both calls, and the rivals of `cell`."""
+    cores = len(os.sched_getaffinity(0))
+    threads = cells.threads_per_stage(cell.stages, cores)
+    balance = cell.network.cuts[cell.stages]
+    sides = cells.Sides(cell, sys.executable, str(CONTEST / "sides"))
 
-    if ours:
-        import gpipe.torchgpipe as torchgpipe
-        from gpipe.torchgpipe import skip
-    else:
-        import torchgpipe
-        from torchgpipe import skip
+    def ours(who, call):
+        package = "gpipe.torchgpipe"
+        return sides.rival(who, SIDE, threads, balance, f"{call}()", package=package, call=call)
 
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model, balance, chunks, input = make(name, torch, torch.nn, skip)
-    pipe = torchgpipe.GPipe(model, balance, devices=["cpu"] * len(balance), chunks=chunks)
-    times = []
-    end = time.monotonic() + seconds
-    while len(times) < 4 or time.monotonic() < end:
-        begin = time.perf_counter()
-        pipe.zero_grad()
-        pipe(input).square().mean().backward()
-        times.append(time.perf_counter() - begin)
-    print(json.dumps(times[1:]))
+    rivals = cells.contestants(cell, [], sys.executable, sides.folder, cores)
+    return [ours(OURS, "forward"), ours(OURS_STEP, "step")] + [
+        rival for rival in rivals if rival.who in BESIDE
+    ]
+
+
+def ratios(rows, key):
+    """rival -> its figures / ours, a list with one for each cell."""
+    figures = {(table.cell_of(row), row["who"]): row[key] for row in rows}
+    found = {}
+    for (cell, who), figure in figures.items():
+        ours = figures.get((cell, BESIDE.get(who)))
+        if figure and ours:
+            found.setdefault(who, []).append(figure / ours)
+    return found
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
-    parser.add_argument("--measure", choices=("ours", "theirs"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        measure(arguments.models[0], arguments.measure == "ours", arguments.seconds)
-        return
-    for name in arguments.models:
-        times = {"theirs": [], "ours": []}
-        for _ in range(arguments.turns):
-            for side, found in times.items():
-                command = [sys.executable, "-P", __file__, "--models", name, "--measure", side]
-                command += ["--seconds", str(arguments.seconds)]
-                run = subprocess.run(command, text=True, stdout=subprocess.PIPE)
-                if run.returncode != 0:
-                    sys.exit(f"GPipe: {name} of {side} failed: see above")
-                found += json.loads(run.stdout)
-        theirs, ours = (statistics.median(found) for found in times.values())
-        print(
-            f"{name:8} torchgpipe {theirs * 1e3:8.2f} ms, gpipe {ours * 1e3:8.2f} ms, "
-            f"ratio {ours / theirs:.2f}",
-            flush=True,
+    networks = {network.word: network for network in [LINEAR, *cells.NETWORKS["small"]]}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", nargs="*", default=networks, choices=networks)
+    parser.add_argument("--stages", type=int, nargs="*", default=[2, 4], choices=[1, 2, 4])
+    parser.add_argument("--modes", nargs="*", default=cells.MODES, choices=cells.MODES)
+    parser.add_argument("--scale", default="small", choices=["small", "tiny"], help="tiny: tests")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
+    parser.add_argument("--steps", type=int, default=3, help="steps in a turn")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a side")
+    flags = parser.parse_args()
+    networks.update((network.word, network) for network in cells.NETWORKS[flags.scale])
+    rows = []
+    interrupted = False
+    for cell in (
+        cells.Cell(networks[name], stages, mode)
+        for name in flags.networks
+        for stages in flags.stages
+        for mode in flags.modes
+        if stages in networks[name].cuts
+    ):
+        new, interrupted = contest.hold(
+            cell, contestants(cell), flags.rounds, flags.steps, flags.timeout
         )
+        rows += new
+        print(table.to_text(new), flush=True)
+        if interrupted:
+            break
+    for what, key in (("step", "step_seconds"), ("peak of memory", "peak_bytes")):
+        for who, found in ratios(rows, key).items():
+            print(
+                f"{what}, {who} / {BESIDE[who]}: {min(found):.2f} to {max(found):.2f}, "
+                f"median {statistics.median(found):.2f} ({table.count(len(found), 'cell')})"
+            )
+    if interrupted or any(row["who"] == OURS and not row["step_seconds"] for row in rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

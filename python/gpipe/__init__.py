@@ -21,6 +21,7 @@ skip            layers that pass tensors to a much later layer
 torchgpipe      the names, arguments and state-dict keys of torchgpipe 0.0.7
 """
 
+from gpipe._arguments import unquote_annotations as _unquote_annotations
 from gpipe._load import extension as _extension
 from gpipe import _checkpoints as _checkpoints
 from gpipe import balance, hugging_face, schedule, skip
@@ -80,3 +81,6 @@ def is_recomputing() -> bool:
 def schedule_names() -> list[str]:
     """The names that `GPipe.step(schedule=...)` takes, the plain ones first."""
     return _extension.schedule_names()
+
+
+_unquote_annotations()

@@ -28,6 +28,7 @@ from typing import Any, Optional, Union
 
 from torch import Tensor, nn
 
+from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
 from gpipe.schedule import Schedule, parse
@@ -142,6 +143,7 @@ class Profile:
         )
 
 
+@named
 def profile(
     model: nn.Sequential,
     sample: Value,
@@ -169,6 +171,7 @@ def profile(
         )
 
 
+@named
 def balance_by_time(
     partitions: int,
     model: nn.Sequential,
@@ -195,6 +198,7 @@ def balance_by_time(
         )
 
 
+@named
 def balance_by_size(
     partitions: int,
     model: nn.Sequential,
@@ -244,6 +248,7 @@ class MemoryPlan:
     __repr__ = __str__
 
 
+@named
 def memory_plan(
     model: nn.Sequential,
     input: Value,
@@ -321,6 +326,7 @@ class Fit:
     __repr__ = __str__
 
 
+@named
 def fit(
     model: nn.Sequential,
     input: Value,
@@ -421,6 +427,7 @@ class Plan:
             file.write(self.plan)
 
 
+@named
 def plan(
     model: nn.Sequential,
     sample: Value,

@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 
 from torch import Tensor
 
+from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.balance import in_training
 from gpipe.pipeline import Pipelined, Value
@@ -100,6 +101,7 @@ class Diagnosis:
         return self._schedule if name == "as given" else name
 
 
+@named
 def diagnose(
     model: Pipelined,
     input: Value,

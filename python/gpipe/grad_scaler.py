@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import torch
 
+from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
 
@@ -40,6 +41,7 @@ class GradScaler:
     ValueError for options that are out of their bounds.
     """
 
+    @named
     def __init__(
         self,
         model: Pipelined,

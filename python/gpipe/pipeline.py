@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -11,6 +10,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor, nn
 
+from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.schedule import Schedule
 from gpipe.world import World
@@ -59,6 +59,11 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
     return found[:partitions]
 
 
+def _hooks_of(module: nn.Module, kinds: Sequence[str]) -> list[str]:
+    """The kinds of hooks that the module itself has, in words."""
+    return [kind.strip("_").replace("_", " ") for kind in kinds if getattr(module, kind)]
+
+
 def verify_sequential(module: Any) -> None:
     """Raises TypeError unless it is an nn.Sequential of layers and nothing else.
 
@@ -72,11 +77,7 @@ def verify_sequential(module: Any) -> None:
             f"{kind} has a forward of its own, which a pipeline would not call: give an "
             f"nn.Sequential of the layers"
         )
-    found = [
-        name.strip("_").replace("_", " ")
-        for name in (*CALL_HOOKS, *STATE_HOOKS)
-        if getattr(module, name)
-    ]
+    found = _hooks_of(module, (*CALL_HOOKS, *STATE_HOOKS))
     of_layers = {
         id(each) for layer in module for each in (*layer.parameters(), *layer.buffers())
     }
@@ -92,19 +93,6 @@ def verify_sequential(module: Any) -> None:
             f"alone: register hooks on a layer, and make parameters and buffers attributes of the "
             f"layer that uses them"
         )
-
-
-def _integer(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}") from None
-
-
-def _integers(name: str, values: Any) -> list[int]:
-    if isinstance(values, (int, str)):
-        raise TypeError(f"{name} must be a list of ints, not {type(values).__name__}: {values!r}")
-    return [_integer(f"each of {name}", value) for value in values]
 
 
 def _refuse_checkpoint() -> None:
@@ -183,6 +171,16 @@ class Pipelined(nn.Module):
             self._make()
         return self._pipeline
 
+    def _check_hooks(self, call: str) -> None:
+        """Raises ValueError if the pipeline itself has hooks, which see whole mini-batches."""
+        found = _hooks_of(self, CALL_HOOKS)
+        if found:
+            raise ValueError(
+                f"the pipeline itself has {', '.join(found)}, which only model(input) calls: inside "
+                f"of {call} there is no output of a whole mini-batch; register hooks on layers, "
+                f"which are called for each micro-batch, or remove them"
+            )
+
     def _check_layers(self, call: str) -> None:
         """Raises ValueError if a partition runs as one layer, because it has hooks."""
         if [layer for _, layer in self._units()[0]] != list(self):
@@ -229,6 +227,7 @@ class Pipelined(nn.Module):
                     return output
         return output
 
+    @named
     def step(
         self,
         input: Optional[Value],
@@ -262,15 +261,18 @@ class Pipelined(nn.Module):
         Over processes all call it, and the result is the same on all. The input may be None where
         the first stage is not, the target where the last stage is not.
 
-        Raises ValueError if inputs, targets, schedule or loss do not fit, and whatever a layer or
-        loss_fn raises; on the other ranks that is a DistributedFailure.
+        Raises ValueError if inputs, targets, schedule or loss do not fit, and if the pipeline
+        itself has hooks (those of its layers are called for each micro-batch), and whatever a layer
+        or loss_fn raises; on the other ranks that is a DistributedFailure.
         """
         settings = extension.StepSettings(
             str(schedule), str(reduction), weight, keep_outputs, check_finite, float(loss_scale)
         )
+        self._check_hooks("step")
         result = self._current().step(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
+    @named
     def evaluate(
         self,
         input: Optional[Value],
@@ -287,9 +289,11 @@ class Pipelined(nn.Module):
         settings = extension.StepSettings(
             str(schedule), str(reduction), weight, keep_outputs, check_finite
         )
+        self._check_hooks("evaluate")
         result = self._current().evaluate(input, target, loss_fn, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
+    @named
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> float:
@@ -347,6 +351,7 @@ class Pipelined(nn.Module):
         self._check_layers("materialize")
         self._current().materialize(init)
 
+    @named
     def is_here(self, layer: int) -> bool:
         """Whether the layer is in this process. The others are on meta: shapes, and no memory.
 
@@ -462,6 +467,7 @@ class GPipe(Pipelined):
     checkpoint that do not fit, IndexError for too few devices.
     """
 
+    @named
     def __init__(
         self,
         module: nn.Sequential,
@@ -493,11 +499,11 @@ class GPipe(Pipelined):
         self._checkpoints = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
-            "shared_inputs": _integers("shared_inputs", shared_inputs),
-            "worker_of_stage": None if placement is None else _integers("placement", placement),
-            "process_of_worker": None if processes is None else _integers("processes", processes),
-            "groups": _integer("groups", groups),
-            "cpu_threads_per_stage": _integer("cpu_threads_per_stage", cpu_threads_per_stage),
+            "shared_inputs": shared_inputs,
+            "worker_of_stage": placement,
+            "process_of_worker": processes,
+            "groups": groups,
+            "cpu_threads_per_stage": cpu_threads_per_stage,
         }
         layers = dict(module.named_children())
         if len(layers) != len(module):

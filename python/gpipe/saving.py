@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 import torch
 
+from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
 from gpipe.zero_optimizer import ZeroOptimizer
@@ -160,6 +161,7 @@ def _pipeline_of(model: Any, call: str) -> Any:
     return model._current()
 
 
+@named
 def save_checkpoint(
     path: Path,
     model: Pipelined,

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Union
 
+from gpipe._arguments import named
 from gpipe._load import extension
 
 __all__ = [
@@ -195,6 +196,7 @@ class Schedule:
     def __reduce__(self) -> Any:
         return parse, (str(self),)
 
+    @named
     def verify(self, sends: str = "buffered") -> Facts:
         """What it costs. Raises ValueError that lists what is wrong with it, deadlocks included.
 
@@ -204,6 +206,7 @@ class Schedule:
         """
         return Facts(**self._table.verify(sends))
 
+    @named
     def draw(
         self, forward: int = 1, backward: int = 1, input_gradient: int = 1, weight_gradient: int = 1
     ) -> str:
@@ -214,10 +217,12 @@ class Schedule:
         """
         return self._table.draw((forward, backward, input_gradient, weight_gradient))
 
+    @named
     def svg(self, costs: CostsOfStages = Costs(), transfer: float = 0.0, title: str = "") -> str:
         """The timeline as a picture, an SVG. Arguments and errors as for `simulate`."""
         return self._table.svg(_costs(costs), transfer, title or "schedule")
 
+    @named
     def simulate(self, costs: CostsOfStages = Costs(), transfer: float = 0.0) -> Simulation:
         """When each action would start and end.
 
@@ -246,6 +251,7 @@ def names() -> list[str]:
     return extension.schedule_names()
 
 
+@named
 def by_name(
     name: str,
     stages: int,
@@ -270,6 +276,7 @@ def by_name(
     )
 
 
+@named
 def parse(text: str) -> Schedule:
     """The inverse of str(schedule); comments begin with '#'.
 
@@ -283,6 +290,7 @@ def parse(text: str) -> Schedule:
     return Schedule._of(extension.ScheduleTable.from_text(text))
 
 
+@named
 def from_csv(text: str) -> Schedule:
     """A schedule from the CSV of torch.distributed.pipelining (`_dump_csv`).
 
@@ -346,6 +354,7 @@ class Comparison(Sequence[Row]):
     _repr_svg_ = svg
 
 
+@named
 def compare(
     workers: int,
     micro_batches: int,
@@ -419,6 +428,7 @@ class SearchResult:
         return max(self.makespan / self.lower_bound - 1.0, 0.0) if self.lower_bound > 0 else 0.0
 
 
+@named
 def search(
     placement: Sequence[int],
     micro_batches: int,

@@ -12,6 +12,7 @@ from typing import Any, Optional, TypeVar
 
 import torch
 
+from gpipe._arguments import named
 from gpipe._load import extension
 
 __all__ = ["DistributedFailure", "Fault", "World", "any_rank", "from_rank_0"]
@@ -104,6 +105,7 @@ class World:
         self._made = made
 
     @staticmethod
+    @named
     def from_environment(
         *,
         rendezvous_limit: float = 300.0,
@@ -153,6 +155,7 @@ class World:
         if self.size > 1 and served and "MASTER_PORT" in os.environ and _default_store() is None:
             os.environ["MASTER_PORT"] = str(from_rank_0(self, _free_port))
 
+    @named
     def grid(self, replicas: int, processes: int) -> World:
         """The same processes as `replicas` pipelines over `processes` processes each.
 
@@ -191,6 +194,7 @@ class World:
         """The number of this process in its replica."""
         return self._made.process
 
+    @named
     def rows(self, global_rows: int, chunks: int) -> slice:
         """The rows of a mini-batch that this replica must be given: batch[world.rows(n, chunks)].
 

@@ -96,6 +96,28 @@ def ignore(*_):
     """A hook."""
 
 
+@pytest.mark.parametrize(
+    "kind, register",
+    [
+        ("forward pre hooks", nn.Module.register_forward_pre_hook),
+        ("forward hooks", nn.Module.register_forward_hook),
+        ("backward pre hooks", nn.Module.register_full_backward_pre_hook),
+        ("backward hooks", nn.Module.register_full_backward_hook),
+    ],
+)
+def test_hooks_of_the_pipeline_itself_are_called_or_refused(kind, register):
+    pipe = GPipe(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), [1, 1], chunks=2)
+    input, called = torch.rand(4, 3, requires_grad=True), []
+    handle = register(pipe, lambda *_: called.append(kind))
+    pipe(input).sum().backward()
+    assert called == [kind]
+    for call in (pipe.step, pipe.evaluate):
+        with pytest.raises(ValueError, match=f"{kind}.* only model.input. calls.*{call.__name__}"):
+            call(input, None, torch.sum, reduction="sum")
+    handle.remove()
+    pipe.step(input, None, torch.sum, reduction="sum")
+
+
 @pytest.mark.parametrize("kind", [GPipe, TorchGPipe])
 @pytest.mark.parametrize(
     "found, change",

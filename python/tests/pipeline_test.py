@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import inspect
 import io
+import pydoc
 import threading
 import weakref
 
@@ -661,7 +663,8 @@ hidden = []
         (ValueError, "shared_inputs= names input 3", made(shared_inputs=[3])),
         (ValueError, "processes=", made(processes=[0, 1])),
         (TypeError, "groups must be an int, not float: 1.5", made(groups=1.5)),
-        (TypeError, "placement must be an int, not str: 'a'", made(placement=["a", 0])),
+        (TypeError, "chunks is out of range: 1267650", made(chunks=2**100)),
+        (TypeError, "each of placement must be an int, not str: 'a'", made(placement=["a", 0])),
         (TypeError, "shared_inputs must be a list of ints", made(shared_inputs="x")),
         (RuntimeError, "checkpoint='never'", changed_parameter),
         (ValueError, "torch.no_grad()", without_gradients),
@@ -670,6 +673,15 @@ hidden = []
         (ValueError, ".real or .abs()", step(lambda output, target: output.sum() * 1j)),
         (ValueError, "reduction='sum' and a weight", step(mse, reduction="sum", weight=len)),
         (ValueError, "'1'", step(mse, reduction=1)),
+        (TypeError, "keep_outputs must be a bool, not str: 'x'", step(mse, keep_outputs="x")),
+        (
+            TypeError, "each of memory must be an int, not NoneType: None",
+            lambda pipe, input: gpipe.balance.fit(model_of(2), input, memory=[None]),
+        ),
+        (
+            TypeError, "name must be a str, not int: 1",
+            lambda pipe, input: gpipe.schedule.by_name(1, stages=2, micro_batches=3),
+        ),
         (
             ValueError, "the name of a schedule ('1f1b', say)",
             step(mse, schedule=gpipe.schedule.by_name("1f1b", stages=2, micro_batches=3)),
@@ -708,3 +720,12 @@ def test_warnings_speak_of_pythons_names():
     texts = [str(each.message) for each in warned]
     assert any("tensor that is no nn.Parameter" in text for text in texts)
     assert not any("::" in text or "register_module" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "shown", [GPipe, GPipe.forward, GPipe.step, gpipe.StepResult, gpipe.World.rows]
+)
+def test_help_shows_types_without_quotes(shown):
+    types = [text for text in inspect.signature(shown).parameters.values() if ":" in str(text)]
+    assert types and not any(": '" in str(text) for text in types)
+    assert shown is not GPipe.step or "loss_fn: Callable[..., Tensor]" in pydoc.render_doc(shown)

@@ -55,12 +55,16 @@ def token_ids(k, words, *shape):
 def filled_input(network, rows):
     if network.tokens:
         return token_ids(INPUT, network.words, rows, network.tokens)
+    if network.family == "linear":
+        return unit_values(INPUT, rows, network.side)
     return unit_values(INPUT, rows, 3, network.side, network.side)
 
 
 def filled_target(network, rows):
     if network.tokens:
         return token_ids(TARGET, network.words, rows, network.tokens)
+    if network.family == "linear":
+        return unit_values(TARGET, rows, network.side)
     if network.family == "unet":
         return unit_values(TARGET, rows, 1, network.side, network.side)
     return 7 * torch.arange(rows) % 1000
@@ -149,6 +153,9 @@ def read_flags(description):
     parser.add_argument("--schedule", default="gpipe", choices=["gpipe", "1f1b"])
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of all stages; cuda: the first GPU")
+    parser.add_argument("--package", default="torchgpipe", help="of torchgpipe_side.py: torchgpipe or gpipe.torchgpipe")
+    parser.add_argument("--call", default="forward", choices=["forward", "step"],
+                        help="of gpipe.torchgpipe; step: forward, loss and backward in one call")
     flags = parser.parse_args()
     flags.balance = [int(layers) for layers in flags.balance.split(",")] if flags.balance else []
     return flags

@@ -1,4 +1,4 @@
-"""Four networks of //models for torch, as flat lists of layers.
+"""Four networks of //models for torch, and small linear layers, as flat lists of layers.
 
 A layer here says what it takes from afar and what it leaves for later: `stash` and `pop` name a skip or are
 None. Each pipeline carries the skips in its own way: torchgpipe has a decorator for it,
@@ -15,7 +15,7 @@ from torch.nn import functional
 @dataclass
 class Network:
     family: str
-    side: int
+    side: int  # of an image, or how many numbers a row has
     make: object  # () -> list of (name, layer)
     tokens: int = 0  # of a sequence, for a network that takes token ids below `words`
     words: int = 0
@@ -25,15 +25,17 @@ class Network:
             return functional.binary_cross_entropy_with_logits(output, target)
         if self.tokens:
             return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+        if self.family == "linear":
+            return functional.mse_loss(output, target)
         return functional.cross_entropy(output, target)
 
 
 def network(name, image_size):
     """`name` as //balance takes it: unet:B,C, amoebanetd:L,D, resnet: with the blocks of each group, or
-    gpt2:L,E,H,T,V."""
+    gpt2:L,E,H,T,V; or linear:L,E, of //python:rivals alone."""
     family, _, numbers = name.partition(":")
     numbers = [int(number) for number in numbers.split(",")]
-    make = {"unet": unet, "amoebanetd": amoebanetd, "resnet": resnet, "gpt2": gpt2}[family]
+    make = {"unet": unet, "amoebanetd": amoebanetd, "resnet": resnet, "gpt2": gpt2, "linear": linear}[family]
     tokens, words = numbers[3:] if family == "gpt2" else (0, 0)
     return Network(family, image_size, lambda: make(*numbers), tokens, words)
 
@@ -304,3 +306,10 @@ def gpt2(blocks, width, heads, tokens, words):
     for i in range(blocks):
         layers += [(f"block{i}_attention", AttentionLayer(width, heads)), (f"block{i}_mlp", MlpLayer(width))]
     return layers + [("norm", nn.LayerNorm(width)), ("head", nn.Linear(width, words, bias=False))]
+
+
+# Layers so small that only the cost of a cell counts.
+
+
+def linear(layers, width):
+    return [(f"linear{i}", nn.Linear(width, width)) for i in range(layers)]

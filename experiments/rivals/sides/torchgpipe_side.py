@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""torchgpipe's side of //experiments/rivals; the same commands and answers as ours.cc."""
+"""torchgpipe's side of //experiments/rivals; the same commands and answers as ours.cc.
+
+With --package=gpipe.torchgpipe it is ours in //python:rivals.
+"""
 
 import collections
+import importlib
 import sys
 
 import torch
-import torchgpipe
-from torchgpipe.balance import balance_by_time
-from torchgpipe.skip import Namespace, pop, skippable, stash
 
 import common
 import networks
+
+flags = common.read_flags(__doc__)
+torchgpipe = importlib.import_module(flags.package)
+balance_by_time = importlib.import_module(f"{flags.package}.balance").balance_by_time
+skips = importlib.import_module(f"{flags.package}.skip")
+Namespace, pop, skippable, stash = skips.Namespace, skips.pop, skips.skippable, skips.stash
 
 
 @skippable(stash=["skip"])
@@ -49,7 +56,6 @@ def sequential(layers):
 
 
 def main():
-    flags = common.read_flags(__doc__)
     torch.set_num_threads(flags.threads)
     device = common.open_device(flags.device)
     network = networks.network(flags.model, flags.image_size)
@@ -67,12 +73,14 @@ def main():
 
     def step():
         pipe.zero_grad()
+        if flags.call == "step":
+            return pipe.step(data, target, network.loss).loss
         loss = network.loss(pipe(data), target)
         loss.backward()
         return loss.item()
 
     common.serve_module(pipe, step, peak, device, balance=balance,
-                        version=f"torchgpipe {torchgpipe.__version__}, torch {torch.__version__}")
+                        version=f"{flags.package} {torchgpipe.__version__}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

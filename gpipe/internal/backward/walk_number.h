@@ -2,7 +2,7 @@
 //
 // Code that autograd's engine runs asks for the number of the graph task. A walk has none, so it
 // has a number of its own. A custom function on an accelerator runs on a thread of the engine,
-// which does not know the number.
+// which finds the walk by the graph task.
 #ifndef GPIPE_INTERNAL_BACKWARD_WALK_NUMBER_H_
 #define GPIPE_INTERNAL_BACKWARD_WALK_NUMBER_H_
 
@@ -35,9 +35,10 @@ class WalkScope {
 // nodes. Nothing happens outside of a walk.
 void add_to_walk(int graph_task);
 
-// The number of the walk of this thread, which no other walk of the process has. nullopt outside of
-// a walk, and in a graph task that does not belong to it: the code that asks has begun a backward
-// of its own. `graph_task`: the engine's current task.
+// The number of the walk of this thread, or else of the walk to which the graph task belongs. No
+// other walk of the process has it. nullopt outside of a walk, and in a graph task that does not
+// belong to the walk of this thread: the code that asks has begun a backward of its own.
+// `graph_task`: the engine's current task.
 std::optional<int64_t> walk_number(int graph_task);
 
 }  // namespace gpipe::internal

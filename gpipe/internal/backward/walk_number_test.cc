@@ -44,6 +44,28 @@ TEST(WalkNumber, IsNotThatOfAGraphTaskWhichTheWalkHasNotBegun) {
   EXPECT_EQ(walk_number(8), std::nullopt);
 }
 
+// As a custom function on an accelerator, which runs on a thread of the engine.
+TEST(WalkNumber, ReachesAnotherThreadByTheGraphTaskForAsLongAsTheWalkLasts) {
+  const auto elsewhere = [](int graph_task) {
+    std::optional<int64_t> number;
+    std::thread([&] { number = walk_number(graph_task); }).join();
+    return number;
+  };
+  {
+    const WalkScope scope;
+    add_to_walk(7);
+    const std::optional<int64_t> number = elsewhere(7);
+    EXPECT_NE(number, std::nullopt);
+    EXPECT_EQ(number, walk_number(7));
+    EXPECT_EQ(elsewhere(8), std::nullopt);
+    EXPECT_EQ(elsewhere(kNoGraphTask), std::nullopt);
+    add_to_walk(8);
+    EXPECT_EQ(elsewhere(7), std::nullopt);
+    EXPECT_EQ(elsewhere(8), number);
+  }
+  EXPECT_EQ(elsewhere(8), std::nullopt);
+}
+
 std::vector<std::optional<int64_t>> asked;
 
 // Its backward asks for the number. A custom function runs in the engine. A second time it asks in
