@@ -165,6 +165,9 @@ double peak_memory(const Workload& workload, const WorkerOrder& order) {
       case ActionKind::kWeightGradient:
         memory -= workload.waiting[stage];
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        break;  // never in an order: see offloads.h
     }
     peak = std::max(peak, memory);
   }
