@@ -207,7 +207,7 @@ Timing::Timing(const Workload& workload)
   // enough, and a count that stays 0.
   const auto enough = static_cast<int32_t>(2 * stages);
   done_.assign(2 * stages + 2, 0);
-  rules_.resize(stages * kActionKinds);
+  rules_.resize(stages * kComputingKinds);
   for (size_t s = 0; s < stages; ++s) {
     const auto stage = static_cast<int32_t>(s);
     for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward,
