@@ -25,13 +25,6 @@ void check(const Schedule& schedule, const Routes& routes) {
                     " workers, but the pipeline has ", routes.stages(),
                     " stages, and each worker needs one; give a schedule of at most ",
                     routes.stages(), " workers");
-  for (const std::vector<Action>& actions : schedule.table()) {
-    for (const Action& action : actions) {
-      TORCH_CHECK_VALUE(computes(action.kind), "the schedule has ", action.to_text(),
-                        ": offloads can be checked, drawn and simulated, but pipelines do not run "
-                        "them yet; give the schedule without_offloads()");
-    }
-  }
   try {
     // Slots keep what was sent until it is received, so no send waits for its receiver.
     schedule.verify(routes, Sends::kBuffered);
