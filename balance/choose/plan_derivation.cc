@@ -223,6 +223,9 @@ class Derivation {
         case ActionKind::kWeightGradient:
           hold(0);
           break;
+        case ActionKind::kOffload:
+        case ActionKind::kReload:
+          break;  // no plan has them
       }
     }
     return std::llround(fixed + workspace + most);
@@ -281,6 +284,9 @@ class Derivation {
       case ActionKind::kWeightGradient:
         seconds = stage.weights;
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        return 0;
     }
     return machine_.overhead + size(action.micro_batch) * seconds;
   }

@@ -12,6 +12,9 @@ double layer_seconds(const StageCosts& stage, ActionKind kind) {
       return stage.input_gradient;
     case ActionKind::kWeightGradient:
       return stage.weight_gradient;
+    case ActionKind::kOffload:
+    case ActionKind::kReload:
+      return 0.0;
   }
   return 0.0;
 }
@@ -25,7 +28,9 @@ bool begins_backward(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
 }
 
-bool is_on_the_way(ActionKind kind) { return kind != ActionKind::kWeightGradient; }
+bool is_on_the_way(ActionKind kind) {
+  return kind == ActionKind::kForward || begins_backward(kind);
+}
 
 double HeldParts::bytes(const StageCosts& stage) const {
   return (received ? static_cast<double>(stage.received) : 0.0) +
@@ -47,6 +52,11 @@ CellMemory cell_memory(ActionKind kind, bool recomputed) {
       return {forwarded, kAll, kWaiting};
     case ActionKind::kWeightGradient:
       return {kWaiting, kWaiting, kNothing};
+    // Between the halves of a backward less moves.
+    case ActionKind::kOffload:
+      return {forwarded, forwarded, kNothing};
+    case ActionKind::kReload:
+      return {kNothing, forwarded, forwarded};
   }
   return {};
 }

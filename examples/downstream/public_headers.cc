@@ -43,6 +43,7 @@
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/program.h"
 #include "gpipe/schedule/relabel.h"
 #include "gpipe/schedule/routes.h"

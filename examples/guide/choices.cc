@@ -21,6 +21,7 @@
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/relabel.h"
 #include "gpipe/schedule/search.h"
 #include "gpipe/schedule/sequential.h"
@@ -452,6 +453,18 @@ const guide::Chapter kOwn("23", [] {
   pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().schedule(generator));
   // [/own_generator]
   guide::expect(generator(2, 4) == gpipe::fill_drain(2, 4), "the generator is fill-drain's");
+  // [own_offloads]
+  gpipe::SimulateOptions link;  // in seconds and bytes
+  link.action = gpipe::uniform_cost({/*forward=*/0.01, /*backward=*/0.02});
+  link.offload.bytes = [](const gpipe::Action&) { return 200e6; };  // what a cell keeps
+  link.offload.to_host = link.offload.to_device = 20e9;             // bytes per second
+  auto plain = gpipe::Schedule::gpipe(/*stages=*/2, /*micro_batches=*/8);
+  auto low = gpipe::with_offloads(plain, gpipe::Routes::create(2), link);
+  std::cout << gpipe::simulate(plain, link).peak[0] / 1e6 << " MB, offloaded "
+            << gpipe::simulate(low, link).peak[0] / 1e6 << " MB\n";
+  // [/own_offloads]
+  guide::expect(gpipe::simulate(low, link).peak[0] < gpipe::simulate(plain, link).peak[0] / 2,
+                "offloads keep it low");
 });
 
 const guide::Answer kWrongTable("23.1", [](std::ostream& out) {

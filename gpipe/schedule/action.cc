@@ -32,11 +32,8 @@ std::string kept_for_later(std::string_view text) {
     char letter;
     const char* meaning;
   };
-  constexpr Kept kKept[] = {{'G', "gathers of parameters"},
-                            {'R', "reductions of gradients"},
-                            {'O', "offloads of activations"},
-                            {'L', "reloads of activations"},
-                            {'C', "losses"}};
+  constexpr Kept kKept[] = {
+      {'G', "gathers of parameters"}, {'R', "reductions of gradients"}, {'C', "losses"}};
   const size_t dot = text.find('.');
   int32_t number = 0;
   if (dot == std::string_view::npos || dot == 0) return "";
@@ -70,10 +67,14 @@ char letter(ActionKind kind) {
       return 'I';
     case ActionKind::kWeightGradient:
       return 'W';
+    case ActionKind::kOffload:
+      return 'O';
+    case ActionKind::kReload:
+      return 'L';
   }
   throw std::invalid_argument("ActionKind " + std::to_string(static_cast<int>(kind)) +
-                              " is not one of the four kinds of action: use kForward, kBackward, "
-                              "kInputGradient or kWeightGradient");
+                              " is not one of the six kinds of action: use kForward, kBackward, "
+                              "kInputGradient, kWeightGradient, kOffload or kReload");
 }
 
 std::ostream& operator<<(std::ostream& out, ActionKind kind) {
@@ -98,7 +99,7 @@ Action Action::from_text(std::string_view text) {
       !take_number(text.substr(dot + 1), &action.micro_batch)) {
     throw std::invalid_argument(
         internal::quoted(text) +
-        " is not an action: expected F, B, I or W, then the stage, a dot and the "
+        " is not an action: expected F, B, I, W, O or L, then the stage, a dot and the "
         "micro-batch, as in F0.3" +
         kept_for_later(text));
   }

@@ -4,11 +4,12 @@ namespace gpipe::internal {
 
 Dependencies::Dependencies(int64_t stages, int64_t micro_batches,
                            const std::vector<std::vector<Action>>& workers, const Routes& routes)
-    : stages_(stages),
-      micro_batches_(micro_batches),
-      workers_(workers),
-      routes_(routes),
-      positions_(static_cast<size_t>(stages * micro_batches * kActionKinds)) {
+    : stages_(stages), micro_batches_(micro_batches), workers_(workers), routes_(routes) {
+  for (const std::vector<Action>& actions : workers) {
+    for (const Action& action : actions) has_offloads_ = has_offloads_ || !computes(action.kind);
+  }
+  const int kinds = has_offloads_ ? kActionKinds : static_cast<int>(ActionKind::kOffload);
+  positions_.resize(static_cast<size_t>(stages * micro_batches * kinds));
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (size_t index = 0; index < workers[worker].size(); ++index) {
       Position& position = positions_[slot(workers[worker][index])];
@@ -51,6 +52,8 @@ std::vector<Dependencies::Edge> Dependencies::feeds(const Action& action) const 
       }
       break;
     case ActionKind::kWeightGradient:
+    case ActionKind::kOffload:
+    case ActionKind::kReload:
       break;
   }
   return edges;

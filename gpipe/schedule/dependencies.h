@@ -39,7 +39,12 @@ class Dependencies {
 
   // The position of an action in the table. It is false (as a bool) if the table does not have the
   // action.
-  Position find(const Action& action) const { return positions_[slot(action)]; }
+  Position find(const Action& action) const {
+    const size_t k = slot(action);
+    return k < positions_.size() ? positions_[k] : Position();
+  }
+  // Whether some cell of the table is offloaded.
+  bool has_offloads() const { return has_offloads_; }
 
   // The actions that `action` waits for. First come those whose results arrive over routes, in the
   // order in which a Step receives them, and then the action of its own stage. Actions that are not
@@ -78,7 +83,8 @@ class Dependencies {
   int64_t micro_batches_;
   const std::vector<std::vector<Action>>& workers_;
   const Routes& routes_;
-  std::vector<Position> positions_;
+  std::vector<Position> positions_;  // without room for offloads and reloads if there are none
+  bool has_offloads_ = false;
 };
 
 template <typename Visit>
@@ -101,6 +107,12 @@ bool Dependencies::for_each_need(const Action& action, const Visit& visit) const
     case ActionKind::kWeightGradient:
       return visit_found({ActionKind::kInputGradient, action.stage, action.micro_batch},
                          std::nullopt, visit);
+    case ActionKind::kOffload:
+      return visit_found({ActionKind::kForward, action.stage, action.micro_batch}, std::nullopt,
+                         visit);
+    case ActionKind::kReload:
+      return visit_found({ActionKind::kOffload, action.stage, action.micro_batch}, std::nullopt,
+                         visit);
   }
   return true;
 }

@@ -27,17 +27,22 @@ bool stage_is_worker(const Schedule& schedule) {
 }  // namespace
 
 std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
-  if (std::min({costs.forward, costs.backward, costs.input_gradient, costs.weight_gradient}) < 1) {
-    throw std::invalid_argument("draw: every cost must be at least 1, got forward " +
-                                std::to_string(costs.forward) + ", backward " +
-                                std::to_string(costs.backward) + ", input_gradient " +
-                                std::to_string(costs.input_gradient) + ", weight_gradient " +
-                                std::to_string(costs.weight_gradient));
+  if (std::min({costs.forward, costs.backward, costs.input_gradient, costs.weight_gradient,
+                costs.offload, costs.reload}) < 1) {
+    throw std::invalid_argument(
+        "draw: every cost must be at least 1, got forward " + std::to_string(costs.forward) +
+        ", backward " + std::to_string(costs.backward) + ", input_gradient " +
+        std::to_string(costs.input_gradient) + ", weight_gradient " +
+        std::to_string(costs.weight_gradient) + ", offload " + std::to_string(costs.offload) +
+        ", reload " + std::to_string(costs.reload));
   }
   SimulateOptions options;
   options.action = uniform_cost(
       {static_cast<double>(costs.forward), static_cast<double>(costs.backward),
        static_cast<double>(costs.input_gradient), static_cast<double>(costs.weight_gradient)});
+  options.offload.bytes = [](const Action&) { return 1.0; };
+  options.offload.to_host = 1.0 / static_cast<double>(costs.offload);
+  options.offload.to_device = 1.0 / static_cast<double>(costs.reload);
   const Simulation run = simulate(schedule, options);
 
   const bool brief = stage_is_worker(schedule);
@@ -61,20 +66,30 @@ std::string draw(const Schedule& schedule, const DrawingCosts& costs) {
   const size_t digits = std::to_string(run.workers.size() - 1).size();
 
   std::string text;
-  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
-    std::string row;
-    for (size_t k = 0; k < column(run.makespan); ++k) row += std::string(width, '.') + " ";
-    for (const TimedAction& timed : run.workers[worker]) {
+  const auto add_row = [&](std::string head, std::string row, const std::vector<TimedAction>& bars,
+                           const auto& is_shown) {
+    for (const TimedAction& timed : bars) {
+      if (!is_shown(timed.action.kind)) continue;
       const size_t start = column(timed.start);
       const size_t columns = column(timed.end) - start;
       std::string bar = label(timed.action);
       bar.resize(columns * (width + 1) - 1, columns > 1 ? '-' : ' ');
+      if (row.size() < start * (width + 1)) row.resize(start * (width + 1), ' ');
       row.replace(start * (width + 1), bar.size(), bar);
     }
     row.erase(row.find_last_not_of(' ') + 1);
-    std::string head = std::to_string(worker);
     head.insert(0, digits - head.size(), ' ');
     text += head + ": " + row + "\n";
+  };
+  for (size_t worker = 0; worker < run.workers.size(); ++worker) {
+    std::string dots;
+    for (size_t k = 0; k < column(run.makespan); ++k) dots += std::string(width, '.') + " ";
+    add_row(std::to_string(worker), std::move(dots), run.workers[worker], computes);
+    if (run.copies[worker].empty()) continue;
+    for (const ActionKind kind : {ActionKind::kOffload, ActionKind::kReload}) {
+      add_row(std::string(1, letter(kind)), "", run.copies[worker],
+              [kind](ActionKind each) { return each == kind; });
+    }
   }
   return text;
 }

@@ -60,6 +60,23 @@ TEST(Drawing, SplitBackward) {
             "1: .. F0 I0 F1 I1 W0 W1\n");
 }
 
+TEST(Drawing, CopiesHaveRowsOfTheirOwn) {
+  const Schedule low = Schedule::from_text(
+      "stages 1\nmicro_batches 3\n"
+      "worker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n");
+  EXPECT_EQ(draw(low),
+            "0: F0 F1 F2 B2 B1 B0\n"
+            "O:    O0\n"
+            "L:             L0\n");
+  DrawingCosts slow;
+  slow.offload = 2;
+  slow.reload = 3;
+  EXPECT_EQ(draw(low, slow),
+            "0: F0 F1 .. F2 B2 B1 .. .. B0\n"
+            "O:    O0---\n"
+            "L:                L0------\n");
+}
+
 TEST(Drawing, StagesAreToldWhereAWorkerHasSeveral) {
   EXPECT_EQ(draw(testing::interleaved()),
             "0: F0.0 F0.1 F2.0 F2.1 .... B2.0 .... B2.1 B0.0 B0.1\n"

@@ -18,6 +18,10 @@ const char* name_of(ActionKind kind) {
       return "the gradients of inputs";
     case ActionKind::kWeightGradient:
       return "the gradients of weights";
+    case ActionKind::kOffload:
+      return "the offload";
+    case ActionKind::kReload:
+      return "the reload";
   }
   return "an action";
 }

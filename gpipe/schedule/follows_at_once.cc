@@ -12,12 +12,16 @@ std::vector<std::vector<bool>> follows_at_once(const Schedule& schedule) {
       static_cast<size_t>(schedule.stages()),
       std::vector<bool>(static_cast<size_t>(schedule.micro_batches())));
   for (const std::vector<Action>& actions : schedule.table()) {
-    for (size_t k = 0; k + 1 < actions.size(); ++k) {
-      const Action& action = actions[k];
-      if (action.kind == ActionKind::kForward && actions[k + 1].stage == action.stage &&
-          actions[k + 1].micro_batch == action.micro_batch) {
+    const Action* forward = nullptr;  // null unless the last action that computes is one
+    for (const Action& action : actions) {
+      const bool same_cell = forward != nullptr && action.stage == forward->stage &&
+                             action.micro_batch == forward->micro_batch;
+      // Other cells' memory may move in between.
+      if (!computes(action.kind) && !same_cell) continue;
+      if (same_cell && computes(action.kind)) {
         result[static_cast<size_t>(action.stage)][static_cast<size_t>(action.micro_batch)] = true;
       }
+      forward = action.kind == ActionKind::kForward ? &action : nullptr;
     }
   }
   return result;

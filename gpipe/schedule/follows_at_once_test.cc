@@ -24,5 +24,14 @@ TEST(FollowsAtOnce, AHalfOfABackwardCounts) {
               ElementsAre(ElementsAre(true, false)));
 }
 
+TEST(FollowsAtOnce, OtherCellsMayMoveInBetween) {
+  EXPECT_THAT(follows_at_once(Schedule::from_text("stages 1\nmicro_batches 2\n"
+                                                  "worker 0: F0.0 F0.1 O0.0 B0.1 L0.0 B0.0\n")),
+              ElementsAre(ElementsAre(false, true)));
+  EXPECT_THAT(follows_at_once(Schedule::from_text("stages 1\nmicro_batches 2\n"
+                                                  "worker 0: F0.0 F0.1 O0.1 L0.1 B0.1 B0.0\n")),
+              ElementsAre(ElementsAre(false, false)));
+}
+
 }  // namespace
 }  // namespace gpipe

@@ -47,6 +47,9 @@ class Table {
       case ActionKind::kWeightGradient:
         cell.done = true;
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        break;  // never possible()
     }
   }
 

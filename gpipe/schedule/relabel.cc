@@ -36,6 +36,9 @@ std::optional<Schedule> relabeled(const Schedule& schedule) {
           action.micro_batch = count.first_parts++;
           ++count.second_parts;
           break;
+        case ActionKind::kOffload:
+        case ActionKind::kReload:
+          return std::nullopt;
       }
     }
   }

@@ -16,8 +16,9 @@ namespace gpipe {
 // descend in every stage, becomes fill_drain().
 //
 // Otherwise the result is nullopt. With the new numbers, a table that is made for another order of
-// micro-batches may wait, or deadlock, or have a whole backward between the halves of another.
-// Halves of schedules (Schedule::only) may be relabeled, too.
+// micro-batches may wait, or deadlock, or have a whole backward between the halves of another. So
+// may a table with offloads: add them afterwards (offloads.h). Halves of schedules (Schedule::only)
+// may be relabeled, too.
 //
 // Throws std::invalid_argument if the schedule does not verify with buffered sends.
 std::optional<Schedule> relabeled(const Schedule& schedule);

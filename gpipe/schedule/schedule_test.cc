@@ -276,8 +276,8 @@ TEST(ScheduleText, RandomTablesRoundTrip) {
     std::vector<std::vector<Action>> workers(static_cast<size_t>(draw(4)));
     for (auto& actions : workers) {
       for (int32_t count = draw(20); count > 0; --count) {
-        actions.push_back(
-            {static_cast<ActionKind>(draw(3)), draw(stages - 1), draw(micro_batches - 1)});
+        actions.push_back({static_cast<ActionKind>(draw(kActionKinds - 1)), draw(stages - 1),
+                           draw(micro_batches - 1)});
       }
     }
     const Schedule schedule = Schedule::create(stages, micro_batches, workers);
@@ -313,7 +313,7 @@ TEST(ScheduleText, MalformedTextNamesLineAndExpectation) {
       {"stages 2\nmicro_batches 1\nworker 0 F0.0",
        "line 3: expected 'worker 0: <actions>', found 'worker 0 F0.0'"},
       {"stages 2\nmicro_batches 1\nworker 0: F0.0 Q0.0",
-       "line 3: 'Q0.0' is not an action: expected F, B, I or W"},
+       "line 3: 'Q0.0' is not an action: expected F, B, I, W, O or L"},
       {"stages 2\nmicro_batches 1\nworker 0: F0.0,B0.0", "line 3: 'F0.0,B0.0' is not an action"},
       {"stages 2\nmicro_batches 1\nworker 0: F2.0",
        "line 3: F2.0 is out of range: expected stages 0..1 and micro-batches 0..0"},

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <limits>
 #include <vector>
 
 #include "gpipe/schedule/action.h"
@@ -49,11 +50,29 @@ using TransferCost = std::function<double(const Transfer&)>;
 ActionCost uniform_cost(StageCost cost);
 ActionCost stage_costs(std::vector<StageCost> costs);
 
+// What offloads and reloads cost. The link between a device and the host copies in both directions
+// at once. In each direction one copy follows the other, in the order in which they could begin:
+// to the host when the cell has run, to the device at the reload's place in the table.
+struct OffloadCosts {
+  // What a cell holds alone after this action, a forward or the input gradient of a split backward,
+  // until its next part has ended. A finite number of at least 0, in bytes or any other unit. If
+  // the function is empty, copies take no time, and nothing is counted.
+  std::function<double(const Action&)> bytes;
+  // Bytes per unit of time, above 0.
+  double to_host = std::numeric_limits<double>::infinity();
+  double to_device = std::numeric_limits<double>::infinity();
+  // [worker] the number of its link, at least 0: workers of one device, or of devices behind one
+  // switch, may have the same. Empty: each worker has a link of its own.
+  std::vector<int32_t> link;
+};
+
 struct SimulateOptions {
+  // Not called for offloads and reloads, which take no time of the worker's but what they wait.
   ActionCost action = uniform_cost({});
   // `transfer` is not called for transfers inside a worker, which take no time. If it is empty, no
   // transfer takes time.
   TransferCost transfer;
+  OffloadCosts offload = {};
 };
 
 struct TimedAction {
@@ -70,6 +89,13 @@ struct Simulation {
   // The end of the last action; the first starts at 0.
   double makespan = 0.0;
   std::vector<double> busy;  // per worker, the time spent in actions
+  // Per worker, the copies of its offloads and reloads, in the order in which they begin.
+  std::vector<std::vector<TimedAction>> copies;
+  // Per worker, how long actions waited for reloads when all else that they need was there.
+  std::vector<double> reload_waits;
+  // Per worker, the most that its cells held on the device at once (OffloadCosts::bytes; 0 without
+  // it). A forward's share counts from its start.
+  std::vector<double> peak;
 
   // Share of the makespan in which the worker is idle, 0 .. 1; 0 if the makespan is 0. Throws
   // std::out_of_range for a worker that does not exist.
@@ -84,8 +110,8 @@ struct Simulation {
 // Simulates a run; deterministic.
 //
 // Throws std::invalid_argument if the schedule does not verify with buffered sends, for a cost that
-// is negative or not finite, for costs whose sum is not finite, and if SimulateOptions::action is
-// empty.
+// is negative or not finite, for costs whose sum is not finite, if SimulateOptions::action is
+// empty, and for OffloadCosts that are not as described.
 //
 // Example:
 //   Simulation run = simulate(Schedule::gpipe(4, 8), {uniform_cost({1.0, 2.0})});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 
 #include "gpipe/schedule/hand_written.h"
@@ -55,6 +56,43 @@ TEST(Simulate, UnitTimesAgreeWithTheFacts) {
       }
     }
   }
+}
+
+// One worker, cells of 4 bytes, 2 bytes per unit to the host and 4 from it.
+TEST(Simulate, OffloadsWaitForTheirCopyAndBackwardsForTheirReload) {
+  SimulateOptions costs;
+  costs.offload.bytes = [](const Action&) { return 4.0; };
+  costs.offload.to_host = 2.0;
+  costs.offload.to_device = 4.0;
+  const Simulation run =
+      simulate(Schedule::from_text("stages 1\nmicro_batches 3\n"
+                                   "worker 0: F0.0 F0.1 O0.0 F0.2 O0.1 B0.2 L0.1 B0.1 L0.0 B0.0\n"),
+               costs);
+  std::ostringstream text;
+  text << run;
+  EXPECT_EQ(text.str(),
+            "makespan 10\n"
+            "worker 0: F0.0 0..1 F0.1 1..2 O0.0 2..3 F0.2 3..4 O0.1 4..5 B0.2 5..6 L0.1 6..6 "
+            "B0.1 7..8 L0.0 8..8 B0.0 9..10\n");
+  EXPECT_EQ(::testing::PrintToString(run.copies[0]),
+            "{ O0.0 1..3, O0.1 3..5, L0.1 6..7, L0.0 8..9 }");
+  EXPECT_THAT(run.busy, ElementsAre(6.0));
+  EXPECT_THAT(run.reload_waits, ElementsAre(2.0));
+  EXPECT_THAT(run.peak, ElementsAre(8.0));
+}
+
+TEST(Simulate, CopiesOverOneLinkTakeTurns) {
+  SimulateOptions costs;
+  costs.offload.bytes = [](const Action&) { return 1.0; };
+  costs.offload.to_host = costs.offload.to_device = 0.5;
+  costs.offload.link = {0, 0};
+  const Simulation run = simulate(Schedule::from_text("stages 2\nmicro_batches 1\n"
+                                                      "worker 0: F0.0 O0.0 L0.0 B0.0\n"
+                                                      "worker 1: F1.0 O1.0 L1.0 B1.0\n"),
+                                  costs);
+  EXPECT_EQ(::testing::PrintToString(run.copies[0]), "{ O0.0 1..3, L0.0 3..5 }");
+  EXPECT_EQ(::testing::PrintToString(run.copies[1]), "{ O1.0 3..5, L1.0 5..7 }");
+  EXPECT_EQ(run.makespan, 9.0);
 }
 
 TEST(Simulate, WholeTimeline) {

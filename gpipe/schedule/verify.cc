@@ -88,6 +88,21 @@ std::string place(size_t worker, size_t index) {
   return "worker " + std::to_string(worker) + " at position " + std::to_string(index);
 }
 
+// Checks that what goes to the host comes back: the part of group 1 that is about offloads.
+void check_pairs(int64_t stages, int64_t micro_batches, const Dependencies& dependencies,
+                 Problems* problems) {
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    for (int32_t i = 0; i < micro_batches; ++i) {
+      const Action offload{ActionKind::kOffload, stage, i};
+      const Action reload{ActionKind::kReload, stage, i};
+      const bool out = static_cast<bool>(dependencies.find(offload));
+      if (out == static_cast<bool>(dependencies.find(reload))) continue;
+      problems->add((out ? reload : offload).to_text() + " is missing, though " +
+                    (out ? offload : reload).to_text() + " is there");
+    }
+  }
+}
+
 // Makes the checks of group 1 of the header: every action once.
 void check_completeness(int64_t stages, int64_t micro_batches, const Table& workers,
                         const Dependencies& dependencies, Problems* problems) {
@@ -99,7 +114,9 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
     for (size_t index = 0; index < workers[worker].size(); ++index) {
       const Action& action = workers[worker][index];
       const auto stage = static_cast<size_t>(action.stage);
-      (action.kind == ActionKind::kForward ? has_forward : has_backward) = true;
+      if (computes(action.kind)) {
+        (action.kind == ActionKind::kForward ? has_forward : has_backward) = true;
+      }
       const Position first = dependencies.find(action);
       if (first.worker != static_cast<int32_t>(worker) ||
           first.index != static_cast<int32_t>(index)) {
@@ -118,6 +135,14 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
     }
   }
   if (!has_forward && !has_backward) problems->add("there are no actions");
+  if (dependencies.has_offloads()) {
+    if (has_forward != has_backward) {
+      problems->add(std::string("there are offloads or reloads, but no ") +
+                    (has_forward ? "backwards" : "forwards") +
+                    ": they are for what a cell keeps from one to the other");
+    }
+    check_pairs(stages, micro_batches, dependencies, problems);
+  }
   for (int32_t stage = 0; stage < stages; ++stage) {
     for (int32_t i = 0; i < micro_batches; ++i) {
       const Action forward{ActionKind::kForward, stage, i};
@@ -145,6 +170,28 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
   }
 }
 
+// Checks that a reload comes before the cell's next part, and that no part comes
+// between the offload and its reload. The rest of their order is in the dependencies.
+void check_reload(const Action& reload, const Dependencies& dependencies, Problems* problems) {
+  const auto index = [&](ActionKind kind) {
+    return dependencies.find({kind, reload.stage, reload.micro_batch}).index;
+  };
+  const int32_t out = index(ActionKind::kOffload);
+  const int32_t back = index(ActionKind::kReload);
+  for (const ActionKind kind :
+       {ActionKind::kBackward, ActionKind::kInputGradient, ActionKind::kWeightGradient}) {
+    const int32_t part = index(kind);
+    if (part < 0 || part > back) continue;
+    const Action action{kind, reload.stage, reload.micro_batch};
+    if (kind != ActionKind::kInputGradient || part > out) {
+      problems->add(reload.to_text() + " (position " + std::to_string(back) + ") comes after " +
+                    action.to_text() + " (position " + std::to_string(part) +
+                    "), which needs what it brings back");
+      return;
+    }
+  }
+}
+
 // Makes the checks of group 2 of the header: the order within a worker.
 void check_order(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   for (size_t worker = 0; worker < workers.size(); ++worker) {
@@ -158,15 +205,21 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
         }
         return true;
       });
+      if (workers[worker][index].kind == ActionKind::kReload) {
+        check_reload(workers[worker][index], dependencies, problems);
+      }
     }
   }
 }
 
+// The time that an action takes in ScheduleFacts.
+int64_t units(const Action& action) { return computes(action.kind) ? 1 : 0; }
+
 // Per worker, the times at which its actions end.
 using Ends = std::vector<std::vector<int64_t>>;
 
-// Runs the table with every action taking one unit. If it does not run to its end, adds a problem
-// that says which worker waits for which.
+// Runs the table with every action that computes taking one unit. If it does not run to its end,
+// adds a problem that says which worker waits for which.
 Ends run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   Ends ends(workers.size());
   for (size_t worker = 0; worker < workers.size(); ++worker) {
@@ -181,7 +234,7 @@ Ends run_buffered(const Table& workers, const Dependencies& dependencies, Proble
                                       [static_cast<size_t>(need.position.index)]);
           return true;
         });
-    ends[worker].push_back(start + 1);
+    ends[worker].push_back(start + units(workers[worker][static_cast<size_t>(position.index)]));
   }
   std::string stuck;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
@@ -387,7 +440,7 @@ void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* fact
     worker_peak = sum;
     for (const Action& action : workers[worker]) {
       const auto stage = static_cast<size_t>(action.stage);
-      if (action.kind == ActionKind::kForward) {
+      if (action.kind == ActionKind::kForward || action.kind == ActionKind::kReload) {
         facts->peak_live[stage] = std::max(facts->peak_live[stage], ++live[stage]);
         worker_peak = std::max(worker_peak, ++sum);
       } else if (action.kind != ActionKind::kInputGradient) {
@@ -408,12 +461,15 @@ void count_time(const Table& workers, const Ends& ends, ScheduleFacts* facts) {
     for (size_t index = 0; index < workers[worker].size(); ++index) {
       const auto stage = static_cast<size_t>(workers[worker][index].stage);
       const int64_t end = ends[worker][index];
+      if (!computes(workers[worker][index].kind)) continue;
       if (actions[stage]++ == 0) first[stage] = end - 1;
       facts->alive[stage] = end - first[stage];
       facts->makespan = std::max(facts->makespan, end);
     }
     if (workers[worker].empty()) continue;
-    const auto count = static_cast<int64_t>(workers[worker].size());
+    const auto count = std::count_if(workers[worker].begin(), workers[worker].end(),
+                                     [](const Action& action) { return computes(action.kind); });
+    // A worker's first action computes: an offload comes after its forward.
     facts->worker_alive[worker] = ends[worker].back() - (ends[worker].front() - 1);
     facts->worker_idle[worker] = facts->worker_alive[worker] - count;
     all += count;

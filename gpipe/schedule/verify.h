@@ -5,9 +5,12 @@
 // clean, because otherwise it could say nothing sensible.
 //
 // 1. Every action once: all forwards, or none (a backward half); every cell's backward whole (B, or
-//    I and W), or none at all (a forward half); a stage's actions on one worker.
+//    I and W), or none at all (a forward half); a stage's actions on one worker; offloads and
+//    reloads in pairs, and only in a table with both halves.
 //
-// 2. Order within a worker: an action comes after everything it needs that the same worker runs.
+// 2. Order within a worker: an action comes after everything it needs that the same worker runs. A
+//    cell's offload and its reload are both between its forward and its next part (B or I), or both
+//    between the halves of its backward.
 //
 // 3. No deadlock with buffered sends: a send never waits; an action starts when its worker has
 //    reached it and its inputs are there.
@@ -60,11 +63,12 @@ struct ReceivesAhead {
   friend std::ostream& operator<<(std::ostream& out, const ReceivesAhead& ahead);
 };
 
-// The costs of a schedule. Times are in units of one action; transfers take no time.
+// The costs of a schedule. Times are in units of one action; transfers, offloads and reloads take
+// no time.
 struct ScheduleFacts {
   // Per stage: the maximum number of micro-batches whose forward is done and whose backward is not
-  // (for a split backward: whose weight gradient is not). In a forward half all stay alive; in a
-  // backward half all are alive at the start.
+  // (for a split backward: whose weight gradient is not). From its offload to its reload a cell is
+  // not counted. In a forward half all stay alive; in a backward half all are alive at the start.
   std::vector<int64_t> peak_live;
   // Per stage: the time from its first start to its last end, and how much of it no action of the
   // stage runs. (The "zero bubble" of papers is about a worker's idle time, not counting the fill.)

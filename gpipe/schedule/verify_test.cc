@@ -70,6 +70,33 @@ TEST(Verify, EveryKindOfProblem) {
        "Schedule::verify: 2 problems:\n"
        "  - F1.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs\n"
        "  - B0.0 (worker 0 at position 2) comes before B1.0 (position 3), which it needs"},
+      {"stages 1\nmicro_batches 2\nworker 0: F0.0 O0.0 F0.1 B0.1 L0.1 B0.0",
+       "Schedule::verify: 2 problems:\n"
+       "  - L0.0 is missing, though O0.0 is there\n"
+       "  - O0.1 is missing, though L0.1 is there"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 O0.0 L0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - there are offloads or reloads, but no backwards: they are for what a cell keeps from "
+       "one "
+       "to the other"},
+      {"stages 1\nmicro_batches 1\nworker 0: O0.0 F0.0 O0.0 L0.0 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - O0.0 is there twice: worker 0 at position 0 and worker 0 at position 2"},
+      {"stages 1\nmicro_batches 1\nworker 0: O0.0 F0.0 L0.0 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - O0.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 L0.0 O0.0 B0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - L0.0 (worker 0 at position 1) comes before O0.0 (position 2), which it needs"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 O0.0 B0.0 L0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - L0.0 (position 3) comes after B0.0 (position 2), which needs what it brings back"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 O0.0 I0.0 L0.0 W0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - L0.0 (position 3) comes after I0.0 (position 2), which needs what it brings back"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 O0.0 W0.0 L0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - L0.0 (position 4) comes after W0.0 (position 3), which needs what it brings back"},
       // All problems of the first group (every action once) are reported together.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
        "F0.0",
@@ -107,6 +134,20 @@ TEST(Verify, BufferedSendsAllowMore) {
           "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 B1.0 B1.1",
           Sends::kBuffered),
       "");
+}
+
+TEST(Verify, OffloadsTakeNoTimeAndDoNotCountBetween) {
+  const Schedule plain = Schedule::gpipe(1, 3);
+  const Schedule low = Schedule::from_text(
+      "stages 1\nmicro_batches 3\n"
+      "worker 0: F0.0 F0.1 O0.0 F0.2 O0.1 B0.2 L0.1 B0.1 L0.0 B0.0\n");
+  ScheduleFacts facts = low.verify();
+  EXPECT_EQ(facts.peak_live, std::vector<int64_t>{2});
+  EXPECT_EQ(facts.worker_peak_live, std::vector<int64_t>{2});
+  facts.peak_live = facts.worker_peak_live = {3};
+  EXPECT_EQ(facts, plain.verify());
+  EXPECT_EQ(complaint("stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 O0.0 L0.0 W0.0"), "")
+      << "between the halves of a backward";
 }
 
 TEST(Verify, HalfOfACell) {

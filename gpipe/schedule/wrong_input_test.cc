@@ -48,8 +48,8 @@ TEST_P(WrongInputTest, IsRefused) { testing::expect_refused(GetParam()); }
 
 // A row that calls Action::from_text() with `text`. `shown`: how the message quotes the text.
 Row action_text(std::string name, std::string text, std::string shown) {
-  std::vector<std::string> parts = {"'" + shown + "' is not an action", "expected F, B, I or W",
-                                    "as in F0.3"};
+  std::vector<std::string> parts = {"'" + shown + "' is not an action",
+                                    "expected F, B, I, W, O or L", "as in F0.3"};
   return invalid(
       std::move(name), [text] { Action::from_text(text); }, std::move(parts));
 }
@@ -92,12 +92,12 @@ Rows actions() {
       action_text("VeryLong", "F0." + std::string(100000, '9'),
                   "F0." + std::string(77, '9') + "..."),
       invalid("LetterOfNoKind", [] { letter(kNoKind); },
-              {"ActionKind 7", "not one of the four", "kForward"}),
+              {"ActionKind 7", "not one of the six", "kForward"}),
       invalid("TextOfNoKind",
               [] {
                 (Action{kNoKind, 0, 0}).to_text();
               },
-              {"ActionKind 7", "not one of the four", "kForward"}),
+              {"ActionKind 7", "not one of the six", "kForward"}),
   };
 }
 
@@ -222,12 +222,12 @@ Rows schedules() {
               [] {
                 Schedule::create(1, 1, {{{kNoKind, 0, 0}}});
               },
-              {"ActionKind 7", "not one of the four", "kForward"}),
+              {"ActionKind 7", "not one of the six", "kForward"}),
       invalid("OnlyOfNoKind",
               [=] {
                 schedule.only({kForward, kNoKind});
               },
-              {"ActionKind 7", "not one of the four", "kForward"}),
+              {"ActionKind 7", "not one of the six", "kForward"}),
       invalid("WorkerOfAStageThatNobodyRuns", [] { Schedule::create(2, 1, {{}}).worker_of(1); },
               {"no worker runs stage 1", "stages 0..1"}),
   };
@@ -274,8 +274,9 @@ Row no_worker(std::string name, std::string line) {
 }
 
 Row no_action(std::string name, std::string word) {
-  return text(std::move(name), "stages 1\nmicro_batches 1\nworker 0: F0.0 " + word + " B0.0\n",
-              {"line 3", "'" + word + "' is not an action", "expected F, B, I or W", "as in F0.3"});
+  return text(
+      std::move(name), "stages 1\nmicro_batches 1\nworker 0: F0.0 " + word + " B0.0\n",
+      {"line 3", "'" + word + "' is not an action", "expected F, B, I, W, O or L", "as in F0.3"});
 }
 
 Row out_of_range(std::string name, std::string word) {
@@ -446,7 +447,7 @@ Rows verifying() {
                 program.workers = {{Step{{kNoKind, 0, 0}, {}, {}}}};
                 program.to_text();
               },
-              {"ActionKind 7", "not one of the four"}),
+              {"ActionKind 7", "not one of the six"}),
   };
 }
 
@@ -508,12 +509,12 @@ Rows simulating() {
               [] {
                 uniform_cost({})({kNoKind, 0, 0});
               },
-              {"ActionKind 7", "not one of the four"}),
+              {"ActionKind 7", "not one of the six"}),
       invalid("StageCostOfNoKind",
               [] {
                 stage_costs({{}})({kNoKind, 0, 0});
               },
-              {"ActionKind 7", "not one of the four"}),
+              {"ActionKind 7", "not one of the six"}),
       beyond("NoStageCosts",
              [=] {
                simulate(schedule, {stage_costs({}), nullptr});

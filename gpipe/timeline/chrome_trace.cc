@@ -20,6 +20,10 @@ const char* kind_name(ActionKind kind) {
       return "input gradient";
     case ActionKind::kWeightGradient:
       return "weight gradient";
+    case ActionKind::kOffload:
+      return "offload";
+    case ActionKind::kReload:
+      return "reload";
   }
   return "";
 }

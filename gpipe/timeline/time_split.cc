@@ -22,7 +22,8 @@ bool alternates(const StepTimeline& step) {
     bool backward = false;
     for (const TimelineAction& timed : actions) {
       if (backward && timed.action.kind == ActionKind::kForward) return true;
-      backward = backward || timed.action.kind != ActionKind::kForward;
+      backward =
+          backward || (computes(timed.action.kind) && timed.action.kind != ActionKind::kForward);
     }
     return false;
   });

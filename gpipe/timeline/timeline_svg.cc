@@ -23,7 +23,7 @@ constexpr int kGap = 12;
 constexpr double kDigit = 6.2;  // the width of a digit
 
 // The kinds of time that have a color of their own.
-enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kRecompute, kFailed, kPaints };
+enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kMove, kRecompute, kFailed, kPaints };
 
 struct Look {
   const char* name;
@@ -33,6 +33,7 @@ constexpr std::array<Look, kPaints> kLooks = {{{"forward", "#76a5d8"},
                                                {"backward", "#7fbf7b"},
                                                {"input gradient", "#c9b458"},
                                                {"weight gradient", "#b79ac4"},
+                                               {"offload, reload", "#c0c0c0"},
                                                {"recompute", "#f2a65a"},
                                                {"failed", "#e15759"}}};
 
@@ -47,6 +48,9 @@ Paint paint_of(const TimelineAction& timed) {
       return kInput;
     case ActionKind::kWeightGradient:
       return kWeight;
+    case ActionKind::kOffload:
+    case ActionKind::kReload:
+      return kMove;
   }
   return kFailed;
 }

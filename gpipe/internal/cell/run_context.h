@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -22,6 +23,7 @@ namespace gpipe::internal {
 class ForeignNodes;
 class ForeignTensors;
 class LateChecks;
+class StageOffloads;
 class TrackedStatistics;
 class Transfers;
 class UnregisteredLeaf;
@@ -87,6 +89,9 @@ struct RunContext {
   const ForeignTensors* foreign_tensors = nullptr;   // null: uses of them are not watched
   RequestedGradients* requested = nullptr;           // null: gradients go to the leaves' .grad
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: not observed
+  // [stage] The memory of cells on its way to the host and back; null: the schedule has no
+  // offloads.
+  const std::vector<std::unique_ptr<StageOffloads>>* offloads = nullptr;
 };
 
 }  // namespace gpipe::internal

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
+#include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/replicas/statistics.h"
 #include "gpipe/internal/run/group_gradients.h"
 #include "gpipe/internal/run/run_transport.h"
@@ -162,12 +163,47 @@ struct Pipeline::Run {
     const RunningCode::Action running(stage.running_code());
     stage.begin_action();
     StageWorkScope::begin_action(pipeline.works_[action.stage]);
-    if (action.kind == ActionKind::kForward) {
-      forward(action.stage, action.micro_batch, received, sent);
-    } else {
-      backward(action.stage, action.micro_batch, part_of(action.kind), received, sent);
+    StageOffloads* const offloads =
+        context.offloads == nullptr ? nullptr : (*context.offloads)[action.stage].get();
+    switch (action.kind) {
+      case ActionKind::kForward:
+        forward(action.stage, action.micro_batch, received, sent);
+        break;
+      case ActionKind::kOffload:
+        offloads->offload(action.micro_batch);
+        break;
+      case ActionKind::kReload:
+        offloads->reload(action.micro_batch);
+        break;
+      default:
+        if (offloads != nullptr) offloads->arrive(action.micro_batch);
+        backward(action.stage, action.micro_batch, part_of(action.kind), received, sent);
     }
     stage.end_layers();
+  }
+
+  // Lets what the cell holds go to the host if the schedule says so. `results`: what others get.
+  void depart(ActionKind kind, int64_t j, int64_t i, const std::vector<Packet>& results) const {
+    if (context.offloads == nullptr || (*context.offloads)[j] == nullptr) return;
+    std::vector<at::Tensor> held;
+    const auto hold = [&held](const Packet& packet) {
+      for (const Item& item : packet.items) held.push_back(item.tensor);
+    };
+    for (const Packet& packet : results) hold(packet);
+    hold(pass.target_gradients[i]);
+    // A layer may have registered a tensor in this call.
+    for (const Layer& layer : pipeline.stages_[j].layers()) {
+      for (const at::Tensor& tensor : layer.module.ptr()->parameters()) held.push_back(tensor);
+      for (const at::Tensor& tensor : layer.module.ptr()->buffers()) held.push_back(tensor);
+    }
+    std::vector<const at::Tensor*> kept;
+    if (pass.cells[j][i].recompute) {
+      for (const Packet& packet : pass.cells[j][i].recompute->inputs) {
+        for (const Item& item : packet.items) kept.push_back(&item.tensor);
+      }
+    }
+    const Action action{kind, static_cast<int32_t>(j), static_cast<int32_t>(i)};
+    (*context.offloads)[j]->depart(action, held, kept);
   }
 
   void forward(int64_t j, int64_t i, std::vector<Packet>& received,
@@ -179,6 +215,7 @@ struct Pipeline::Run {
     std::vector<Packet> outputs =
         pipeline.stages_[j].forward(context, i, std::move(inputs), pass.cells[j][i],
                                     last && pass.loss ? &*pass.loss : nullptr, &pass.statistics[j]);
+    depart(ActionKind::kForward, j, i, outputs);
     if (last && pass.keep_outputs) pass.outputs[i] = std::move(outputs.front());
     fill(sent, std::move(outputs));
   }
@@ -201,6 +238,10 @@ struct Pipeline::Run {
         pipeline.stages_[j].backward(context, i, std::move(gradients), pass.cells[j][i],
                                      {part, &pass.leaf_sums[i], &pass.target_gradients[i],
                                       pass.plan.group_size > 0 ? &pass.group_sums[j] : nullptr});
+    // Terms for leaves of other stages may be what the cell's graph holds, too.
+    if (part == BackwardPart::kInputs && pass.leaf_sums[i].empty()) {
+      depart(ActionKind::kInputGradient, j, i, results);
+    }
     if (part == BackwardPart::kWeights) return;
     if (j == 0) pass.input_gradients[i] = results.empty() ? Packet() : std::move(results.front());
     fill(sent, std::move(results));
@@ -238,6 +279,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
                      worker_threads_};
   context.on_caller = on_caller;
   context.check_finite = check_finite;
+  if (half == Half::kBoth) begin_offloads(schedule, context);
   bool& may_use_foreign = may_use_foreign_[pass.plan.record ? 1 : 0];
   const bool watches = may_use_foreign && !foreign_tensors_.empty() && !devices_.front().is_meta();
   context.foreign_tensors = watches ? &foreign_tensors_ : nullptr;
@@ -287,6 +329,11 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, transport.get(), Run{*this, pass, request, context}, options);
   last_run_ = std::chrono::steady_clock::now() - begin;
+  if (context.offloads != nullptr) {
+    for (const auto& stage : *context.offloads) {
+      if (stage != nullptr) stage->end_run();
+    }
+  }
   const std::exception_ptr error = end_run(pass, half, request, of_caller, transport, failure);
   may_use_foreign = error != nullptr;
   pass.failed = error != nullptr;
@@ -300,6 +347,21 @@ void Pipeline::begin_stages(TrackedStatistics& tracked) {
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
     stage.begin_run();
   }
+}
+
+void Pipeline::begin_offloads(const Schedule& schedule, RunContext& context) {
+  if (!has_offloads(schedule)) return;
+  if (offloads_ == nullptr) {
+    offloads_ = std::make_shared<Offloads>(stages());
+    for (int64_t j = 0; j < stages(); ++j) {
+      if (!residence_.has_stage(j) || devices_[j].is_cpu()) continue;
+      (*offloads_)[j] = std::make_unique<StageOffloads>(devices_[j]);
+    }
+  }
+  for (int64_t j = 0; j < stages(); ++j) {
+    if ((*offloads_)[j] != nullptr) (*offloads_)[j]->begin_run(j, schedule);
+  }
+  context.offloads = offloads_.get();
 }
 
 std::exception_ptr Pipeline::end_run(Pass& pass, Half half, const BackwardRequest* request,

@@ -58,6 +58,7 @@
 namespace gpipe::internal {
 
 class RunTransport;
+class StageOffloads;
 
 // One mini-batch on its way through the pipeline. It is made for a step, or for a forward and its
 // backwards. It holds values. In a step it also refers to the call's loss function. Once it is
@@ -187,6 +188,8 @@ class Pipeline {
   // The parts of run() before its first cell and after its last one. end_run() returns what the run
   // throws; null if it succeeded.
   void begin_stages(TrackedStatistics& tracked);
+  // Lets the stages offload cells if the schedule says so.
+  void begin_offloads(const Schedule& schedule, RunContext& context);
   std::exception_ptr end_run(Pass& pass, Half half, const BackwardRequest* request,
                              const std::vector<c10::Stream>& of_caller, RunTransport& transport,
                              const std::optional<RunFailure>& failure);
@@ -206,6 +209,8 @@ class Pipeline {
   static void check_after_step(const Pass& pass);
   // Throws c10::ValueError for groups of gradients, which need terms in the order of micro-batches.
   static void check_sums(const Pass& pass, Half half, const ProgramCache::Compiled& compiled);
+  // Throws c10::ValueError if the schedule has offloads that are not possible here.
+  void check_offloads(const Schedule& schedule) const;
   DeviceTies::Partitions partitions() const;
 
   // Tells known_parameters_ which parameters are here now, because layers may have registered more.
@@ -259,6 +264,8 @@ class Pipeline {
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
+  // [stage] Null until a schedule has offloads.
+  std::shared_ptr<std::vector<std::unique_ptr<StageOffloads>>> offloads_;
 };
 
 }  // namespace gpipe::internal

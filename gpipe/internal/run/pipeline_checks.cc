@@ -80,6 +80,7 @@ void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check
                     " micro-batches, but this mini-batch gives ", pass.micro_batches(),
                     "; give a ScheduleGenerator (Schedule::one_f_one_b, say) instead of a fixed "
                     "Schedule where batches vary");
+  if (gradients) check_offloads(schedule);
   if (!check_finite) return;
   TORCH_CHECK_VALUE(graph_use().empty(),
                     "StepOptions::check_finite looks at each layer, but this pipeline launches "
@@ -89,6 +90,26 @@ void Pipeline::check_step(const Pass& pass, const Schedule& schedule, bool check
                           "before the step; was it loaded, or made by an "
                           "optimizer's step, from one that was not finite?",
                           gradients);
+}
+
+void Pipeline::check_offloads(const Schedule& schedule) const {
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      if (computes(action.kind)) continue;
+      TORCH_CHECK_VALUE(
+          graph_use().empty(),
+          "the schedule has offloads, but this pipeline replays the kernels of its "
+          "layers (GPipeOptions::graphs) in memory that must stay where it is; make a "
+          "pipeline without graphs, or give the schedule without_offloads()");
+      TORCH_CHECK_VALUE(
+          action.stage >= stages() ||
+              !(devices_[action.stage].is_cpu() || devices_[action.stage].is_meta()),
+          "the schedule has offloads of stage ", action.stage, ", whose device is ",
+          devices_[action.stage],
+          ": they bring memory of an accelerator to the host, and need one; give the schedule "
+          "without_offloads()");
+    }
+  }
 }
 
 void Pipeline::check_after_step(const Pass& pass) {

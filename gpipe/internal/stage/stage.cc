@@ -15,6 +15,7 @@
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
 #include "gpipe/internal/model/foreign_tensors.h"
+#include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -128,6 +129,7 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
                                 std::vector<Packet>& inputs, bool keep_inputs,
                                 GivenGenerators* given) {
   if (graphs_ == nullptr) {
+    const auto noted = note_made(run.offloads, index_, micro_batch);
     Result result = call_layers(run, micro_batch, inputs, keep_inputs, given);
     if (run.plan.record) add_outputs(result);
     return result;
@@ -253,6 +255,7 @@ void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss&
   draws_.enter(plan.step_seed, plan.number_of(micro_batch),
                layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
+  const auto noted = note_made(run.offloads, index_, micro_batch);
   running_layer_ = static_cast<int64_t>(layers_.size());
   running_code_.enter(layers_.size());
   LossResult scalar = watched(

@@ -14,6 +14,7 @@
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/stage/group_scope.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -294,6 +295,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result;
   try {
+    const auto noted = note_made(run.offloads, index_, micro_batch);
     result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
                                  backward, running_layer_);
   } catch (...) {

@@ -153,6 +153,9 @@ bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& o
         ++seconds;
         memory -= workload.waiting[stage];
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        break;  // never in an order: see offloads.h
     }
     if (memory > limit) return false;
   }

@@ -346,6 +346,9 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
         }
         if (choice.stage > 0) tell(worker, (&stage - 1)->worker);
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        break;  // never chosen: see offloads.h
     }
     forget(worker, end);
     (*order)[worker].push_back(token(choice.kind, choice.stage));

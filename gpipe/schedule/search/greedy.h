@@ -112,7 +112,7 @@ class Greedy {
     double reserve = 0.0;  // memory for a micro-batch in the worker's later stages
     double activation_takes = 0.0;
     double gradient_takes = 0.0;
-    std::array<double, kActionKinds> cost = {};
+    std::array<double, kComputingKinds> cost = {};
     size_t row = 0;  // the index of the stage's first cell
     size_t worker = 0;
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,11 @@ Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOp
   const double makespan = simulate(schedule, routes, costs).makespan;
   const internal::Dependencies dependencies(schedule.stages(), schedule.micro_batches(),
                                             schedule.table(), routes);
+  if (dependencies.has_offloads()) {
+    throw std::invalid_argument(
+        "joined: the schedule has offloads, whose places depend on its other actions; join the "
+        "schedule without them (without_offloads), and add them afterwards (with_offloads)");
+  }
   const std::vector<internal::Position> order = dependencies.order();
   const Latest latest = latest_ends(schedule, costs, dependencies, order, makespan);
   const double same = 1e-12 * makespan;

@@ -330,7 +330,7 @@ int64_t budget_of(const SearchOptions& options, const Workload& workload, const 
 // have alone, so a search with splits is never worse. Returns the work to add to a default budget.
 int64_t begin_with_wholes(SearchOptions options, const Workload& workload, Seeds* seeds) {
   const bool pays = std::any_of(workload.cost.begin(), workload.cost.end(),
-                                [](const std::array<double, 4>& cost) {
+                                [](const std::array<double, internal::kComputingKinds>& cost) {
                                   return cost[1] < (cost[2] + cost[3]) * (1.0 - 1e-9);
                                 });
   if (!options.split || !pays) return 0;

@@ -171,6 +171,9 @@ double peak_memory(const Workload& workload, const WorkerOrder& order) {
       case ActionKind::kWeightGradient:
         memory -= workload.waiting[stage];
         break;
+      case ActionKind::kOffload:
+      case ActionKind::kReload:
+        break;  // never in an order: see offloads.h
     }
     peak = std::max(peak, memory);
   }
@@ -210,7 +213,7 @@ Timing::Timing(const Workload& workload)
   // enough, and a count that stays 0.
   const auto enough = static_cast<int32_t>(2 * stages);
   done_.assign(2 * stages + 2, 0);
-  rules_.resize(stages * kActionKinds);
+  rules_.resize(stages * kComputingKinds);
   for (size_t s = 0; s < stages; ++s) {
     const auto stage = static_cast<int32_t>(s);
     for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward,

@@ -17,6 +17,9 @@
 
 namespace gpipe::internal {
 
+// The kinds of action in an order: offloads are added afterwards (offloads.h).
+inline constexpr int kComputingKinds = static_cast<int>(ActionKind::kOffload);
+
 // The actions to be ordered and their costs: flat arrays. The code that fills them checks them.
 struct Workload {
   // A workload whose stages all have the costs `cost`. Each transfer between workers takes
@@ -28,9 +31,9 @@ struct Workload {
   int32_t stages = 0;
   int32_t workers = 0;
   int32_t micro_batches = 0;
-  std::vector<int32_t> worker_of;                      // stage -> worker
-  std::vector<std::vector<int32_t>> stages_of;         // worker -> its stages, ascending
-  std::vector<std::array<double, kActionKinds>> cost;  // per stage, by kind
+  std::vector<int32_t> worker_of;                         // stage -> worker
+  std::vector<std::vector<int32_t>> stages_of;            // worker -> its stages, ascending
+  std::vector<std::array<double, kComputingKinds>> cost;  // per stage, by kind
   std::vector<double> activation_takes;  // per stage: the transfer to it from the stage before
   std::vector<double> gradient_takes;    // per stage: the transfer to it from the stage after
   // A value that goes straight to a later stage. The chain of activations already orders the two
@@ -62,10 +65,12 @@ struct Workload {
 using Token = uint32_t;
 
 constexpr Token token(ActionKind kind, int32_t stage) {
-  return static_cast<Token>(stage) * kActionKinds + static_cast<Token>(kind);
+  return static_cast<Token>(stage) * kComputingKinds + static_cast<Token>(kind);
 }
-constexpr int32_t stage_of(Token token) { return static_cast<int32_t>(token / kActionKinds); }
-constexpr ActionKind kind_of(Token token) { return static_cast<ActionKind>(token % kActionKinds); }
+constexpr int32_t stage_of(Token token) { return static_cast<int32_t>(token / kComputingKinds); }
+constexpr ActionKind kind_of(Token token) {
+  return static_cast<ActionKind>(token % kComputingKinds);
+}
 
 using WorkerOrder = std::vector<Token>;
 using Order = std::vector<WorkerOrder>;  // per worker

@@ -1,0 +1,65 @@
+// MadeMemory: the memory that operators have made on this thread, and what is left of it.
+#ifndef GPIPE_INTERNAL_OFFLOAD_MADE_MEMORY_H_
+#define GPIPE_INTERNAL_OFFLOAD_MADE_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace gpipe::internal {
+
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+
+// Notes storages without keeping them alive. A storage was made here if an operator returned it
+// that was not given it, and no operator had been given it before. So parameters, inputs, and what
+// layers have kept from earlier calls are never among them, nor are views of these.
+//
+// Operators are seen as LibTorch's profiler sees them (RecordFunction), also those inside of other
+// operators and of custom functions. What is not seen (where a user has switched the profiler's
+// hooks off, or where another thread computes) is missing, and nothing else.
+//
+// Thread-safety: none.
+class MadeMemory {
+ public:
+  explicit MadeMemory(c10::Device device) : device_(device) {}
+
+  // While it lives, operators on this thread are seen. Scopes nest: the inner one sees.
+  class Scope {
+   public:
+    explicit Scope(MadeMemory& made);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    MadeMemory* const former_;
+    const uint64_t handle_;
+  };
+
+  // The storages on the device that were made here and are still held by something, in the order in
+  // which they were made.
+  std::vector<StoragePtr> alive() const;
+  void clear() { noted_.clear(); }
+
+ private:
+  friend struct MadeMemoryHooks;
+  struct Noted {
+    // It keeps the object, not the memory: so no other storage gets the same address.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    size_t number;
+    bool made_here;
+  };
+  void note(const at::Tensor& tensor, bool result);
+
+  const c10::Device device_;
+  std::unordered_map<const c10::StorageImpl*, Noted> noted_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_OFFLOAD_MADE_MEMORY_H_

@@ -1,0 +1,247 @@
+#include "gpipe/internal/offload/stage_offloads.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/transfer.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr bool kAtOnce = true;  // the argument `non_blocking` of copies from and to pinned memory
+
+// A block of pinned memory is used for at most so much less than it has.
+constexpr size_t kMostWaste = 2;
+
+const char* const kAway =
+    "this tensor's memory is on the host: the schedule offloads what the graph of a micro-batch "
+    "holds, from its forward to its backward, and something else has kept the tensor and uses it "
+    "meanwhile (a member of a layer, say); give that a clone() of it, or use a schedule without "
+    "offloads";
+
+c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
+  const c10::Allocator* const own = storage.allocator();
+  return own != nullptr ? const_cast<c10::Allocator*>(own)
+                        : c10::GetAllocator(storage.device_type());
+}
+
+}  // namespace
+
+bool has_offloads(const Schedule& schedule) {
+  return std::any_of(schedule.table().begin(), schedule.table().end(), [](const auto& actions) {
+    return std::any_of(actions.begin(), actions.end(),
+                       [](const Action& action) { return !computes(action.kind); });
+  });
+}
+
+std::unique_ptr<MadeMemory::Scope> note_made(const Offloads* offloads, int64_t stage,
+                                             int64_t micro_batch) {
+  if (offloads == nullptr || (*offloads)[stage] == nullptr) return nullptr;
+  return (*offloads)[stage]->note(micro_batch);
+}
+
+StageOffloads::StageOffloads(c10::Device device)
+    : device_(device),
+      to_host_(take_stream_for_copies(device)),
+      to_device_(take_stream_for_copies(device)) {}
+
+StageOffloads::~StageOffloads() {
+  end_run();
+  give_back_stream_for_copies(to_host_);
+  give_back_stream_for_copies(to_device_);
+}
+
+void StageOffloads::begin_run(int64_t stage, const Schedule& schedule) {
+  stage_ = current_stream(device_);
+  cells_.clear();
+  cells_.reserve(schedule.micro_batches());
+  for (int64_t i = 0; i < schedule.micro_batches(); ++i) cells_.emplace_back(device_);
+  most_away_ = 0;
+  int64_t away = 0;
+  std::vector<ActionKind> last(cells_.size());
+  for (const Action& action : schedule.actions(schedule.worker_of(stage))) {
+    if (action.stage != stage) continue;
+    if (computes(action.kind)) last[action.micro_batch] = action.kind;
+    // A copy begins before its offload.
+    if (action.kind == ActionKind::kOffload) {
+      cells_[action.micro_batch].after = last[action.micro_batch];
+      most_away_ = std::max(most_away_, ++away + 1);
+    }
+    if (action.kind == ActionKind::kReload) --away;
+  }
+  most_away_ = std::min<int64_t>(most_away_, schedule.micro_batches());
+}
+
+std::unique_ptr<MadeMemory::Scope> StageOffloads::note(int64_t micro_batch) {
+  Cell& cell = cells_[micro_batch];
+  if (!cell.after) return nullptr;
+  return std::make_unique<MadeMemory::Scope>(cell.made);
+}
+
+bool StageOffloads::may_go(const c10::StorageImpl& storage) const {
+  if (storage.device() != device_ || storage.throw_on_immutable_data_ptr()) return false;
+  if (storage.nbytes() < kLeastBytes || storage.data() == nullptr) return false;
+  // Memory that its allocator has not given, such as another storage's, is not its own.
+  const c10::DeleterFnPtr deleter = allocator_of(storage)->raw_deleter();
+  return deleter != nullptr && storage.data_ptr().get_deleter() == deleter;
+}
+
+at::Tensor StageOffloads::bytes_of(const StoragePtr& storage, size_t size) const {
+  at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(device_));
+  bytes.set_(c10::Storage(storage), 0, {static_cast<int64_t>(size)}, {1});
+  return bytes;
+}
+
+StageOffloads::Block StageOffloads::take_block(size_t size) {
+  const auto found = free_.lower_bound(size);
+  if (found != free_.end() && found->first / kMostWaste <= size) {
+    Block block = std::move(found->second);
+    free_.erase(found);
+    return block;
+  }
+  pinned_bytes_ += size;
+  return {at::empty({static_cast<int64_t>(size)},
+                    at::TensorOptions().dtype(at::kByte).pinned_memory(true)),
+          nullptr};
+}
+
+void StageOffloads::give_back(Block block) {
+  const auto size = static_cast<size_t>(block.bytes.numel());
+  free_.emplace(size, std::move(block));
+}
+
+void StageOffloads::make_blocks(const std::vector<Moving>& moving) {
+  std::vector<Block> blocks;  // all are taken before any is given back
+  for (const Moving& each : moving) {
+    for (int64_t k = 0; k < most_away_; ++k) blocks.push_back(take_block(each.size));
+  }
+  for (Block& block : blocks) give_back(std::move(block));
+}
+
+void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& held,
+                           const std::vector<const at::Tensor*>& kept) {
+  Cell& cell = cells_[action.micro_batch];
+  if (cell.after != action.kind) return;
+  cell.after.reset();
+  stage_ = current_stream(device_);
+  const c10::InferenceMode outside(false);
+  const c10::NoGradGuard no_grad;
+  std::unordered_set<const c10::StorageImpl*> not_these;
+  for (const at::Tensor& tensor : held) not_these.insert(storage_of(tensor));
+  std::vector<Moving> moving;
+  const auto add = [&](StoragePtr storage) {
+    if (!may_go(*storage) || !not_these.insert(storage.get()).second) return;
+    const size_t size = storage->nbytes();
+    moving.push_back({std::move(storage), size, {}, false});
+  };
+  for (StoragePtr& storage : cell.made.alive()) add(std::move(storage));
+  cell.made.clear();
+  const bool first = std::exchange(is_first_, false);
+  if (first) {
+    make_blocks(moving);
+    moving.clear();
+  }
+  for (const at::Tensor* tensor : kept) {
+    if (storage_of(*tensor) == nullptr || held_by_others({tensor})) continue;
+    add(StoragePtr::reclaim_copy(tensor->storage().unsafeGetStorageImpl()));
+  }
+  if (moving.empty()) return;
+  for (Moving& each : moving) each.block = take_block(each.size);
+  cell.moving = std::move(moving);
+  follow(to_host_, *stage_);
+  const StreamScope scope(to_host_);
+  // Failing below, end_run() makes the stage's stream wait for the copies that have begun.
+  for (const Moving& each : cell.moving) {
+    if (each.block.read != nullptr) wait_for_event(*each.block.read, to_host_);
+    each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size))
+        .copy_(bytes_of(each.storage, each.size), kAtOnce);
+  }
+  cell.copied = record_event(to_host_);
+}
+
+void StageOffloads::offload(int64_t micro_batch) {
+  Cell& cell = cells_[micro_batch];
+  if (cell.moving.empty()) return;
+  wait_for_event(*cell.copied, *stage_);
+  for (Moving& each : cell.moving) {
+    if (each.storage.use_count() > 1) {
+      each.storage->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
+      each.storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
+      each.away = true;
+    } else {  // what had held it is gone
+      each.storage.reset();
+    }
+  }
+}
+
+void StageOffloads::reload(int64_t micro_batch) {
+  Cell& cell = cells_[micro_batch];
+  if (cell.moving.empty()) return;
+  const c10::InferenceMode outside(false);
+  const c10::NoGradGuard no_grad;
+  std::vector<c10::DataPtr> memory;  // all of it before any: a storage with memory has its bytes
+  for (const Moving& each : cell.moving) {
+    const bool needed = each.storage && each.storage.use_count() > 1;
+    memory.push_back(needed ? allocator_of(*each.storage)->allocate(each.size) : c10::DataPtr());
+  }
+  for (size_t k = 0; k < memory.size(); ++k) {
+    if (!memory[k]) continue;
+    Moving& each = cell.moving[k];
+    each.storage->clear_data_ptr_access_error_msg_();
+    each.storage->set_data_ptr_noswap(std::move(memory[k]));
+    each.away = false;
+  }
+  follow(to_device_, *stage_);
+  const StreamScope scope(to_device_);
+  for (const Moving& each : cell.moving) {
+    if (!each.storage || each.away) continue;
+    bytes_of(each.storage, each.size)
+        .copy_(each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size)), kAtOnce);
+  }
+  cell.back = record_event(to_device_);
+  for (Moving& each : cell.moving) {
+    each.block.read = cell.back;
+    give_back(std::move(each.block));
+  }
+}
+
+void StageOffloads::arrive(int64_t micro_batch) {
+  Cell& cell = cells_[micro_batch];
+  if (cell.back == nullptr) return;
+  wait_for_event(*cell.back, *stage_);
+  cell.moving.clear();
+  cell.back.reset();
+}
+
+void StageOffloads::settle(Cell& cell) {
+  // The streams end after all copies that they were given, also those of a call that failed.
+  follow(*stage_, to_host_);
+  follow(*stage_, to_device_);
+  for (Moving& each : cell.moving) {
+    if (!each.block.bytes.defined()) continue;
+    each.block.read = record_event(to_device_);
+    give_back(std::move(each.block));
+  }
+}
+
+void StageOffloads::end_run() noexcept {
+  try {
+    for (Cell& cell : cells_) {
+      if (!cell.moving.empty()) settle(cell);
+    }
+  } catch (const std::exception&) {  // the device is broken
+  }
+  cells_.clear();
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,247 @@
+#include "gpipe/internal/offload/stage_offloads.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/allocator.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+
+namespace gpipe::internal {
+namespace {
+
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::on_host;
+using testing::fake::allocator;
+using testing::fake::runtime;
+
+constexpr int64_t kSide = 128;  // a square of floats has StageOffloads::kLeastBytes
+constexpr size_t kBytes = kSide * kSide * sizeof(float);
+static_assert(kBytes == StageOffloads::kLeastBytes);
+
+at::Tensor square(int64_t seed) {
+  return torch::arange(kSide * kSide, torch::kFloat)
+      .add(seed)
+      .sin()
+      .view({kSide, kSide})
+      .to(testing::device(0));
+}
+
+std::string complaint_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+std::string complaint_of(const at::Tensor& tensor) {
+  return complaint_of([&] { (void)on_host(tensor); });
+}
+
+class StageOffloadsTest : public testing::DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    weight_ = square(1).requires_grad_();
+    // In a stage's first cell everything stays.
+    offloads_.emplace(testing::device(0));
+    begin();
+    forward(0, square(2));
+    offloads_->end_run();
+    begin();
+  }
+
+  void begin() {
+    offloads_->begin_run(0, Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: "
+                                                "F0.0 F0.1 O0.0 O0.1 L0.1 B0.1 L0.0 B0.0\n"));
+  }
+
+  at::Tensor forward(int64_t micro_batch, const at::Tensor& input) {
+    at::Tensor output;
+    {
+      const auto noted = offloads_->note(micro_batch);
+      const at::Tensor middle = input.mm(weight_).sigmoid();
+      // Two nodes keep `middle`, and so does a third one by a view.
+      output = middle.mul(middle.t()).mm(weight_) + middle.tanh();
+    }
+    offloads_->depart({ActionKind::kForward, 0, static_cast<int32_t>(micro_batch)},
+                      {output, weight_}, {});
+    return output;
+  }
+
+  at::Tensor weight_;
+  std::optional<StageOffloads> offloads_;
+};
+
+TEST_F(StageOffloadsTest, MemoryGoesAndComesBackWithItsBits) {
+  const at::Tensor input = square(2);
+  const at::Tensor plain = [&] {
+    const at::Tensor middle = input.mm(weight_).sigmoid();
+    return middle.mul(middle.t()).mm(weight_) + middle.tanh();
+  }();
+  plain.sum().backward();
+  const at::Tensor want = on_host(weight_.grad());
+  weight_.mutable_grad() = at::Tensor();
+
+  const int64_t copies = runtime().counters().copies;
+  const at::Tensor output = forward(0, input);
+  // The sigmoid, the product and the tanh: each is copied once, whatever number of nodes has it.
+  EXPECT_EQ(runtime().counters().copies - copies, 3);
+  const size_t all = allocator().in_use(0);
+  offloads_->offload(0);
+  EXPECT_EQ(allocator().in_use(0), all - 3 * kBytes);
+  offloads_->reload(0);
+  EXPECT_EQ(allocator().in_use(0), all);
+  offloads_->arrive(0);
+  output.sum().backward({}, /*retain_graph=*/true);
+  EXPECT_THAT(on_host(weight_.grad()), EqualsBitwise(want));
+  weight_.mutable_grad() = at::Tensor();
+  output.sum().backward();
+  EXPECT_THAT(on_host(weight_.grad()), EqualsBitwise(want));
+}
+
+TEST_F(StageOffloadsTest, ItsOwnTensorsOnly) {
+  const at::Tensor input = square(2);
+  at::Tensor kept;  // made in an earlier call, and only looked at in this one
+  {
+    const auto noted = offloads_->note(0);
+    kept = input.exp();
+    const at::Tensor view = weight_.t() + kept[0];
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {kept}, {});
+  offloads_->offload(0);
+  at::Tensor output;
+  {
+    const auto noted = offloads_->note(1);
+    output = (kept.t() * weight_.view({-1}).view({kSide, kSide})).exp() + input[0];
+  }
+  offloads_->depart({ActionKind::kForward, 0, 1}, {output}, {});
+  offloads_->offload(1);
+  for (const at::Tensor& tensor : {input, weight_, kept, output}) {
+    EXPECT_EQ(complaint_of(tensor.detach()), "");
+  }
+}
+
+TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
+  const at::Tensor input = square(2);
+  at::Tensor member;  // such as a layer may keep
+  at::Tensor output;
+  {
+    const auto noted = offloads_->note(0);
+    member = input.mm(weight_);
+    output = member.exp();
+  }
+  const auto version = member._version();
+  offloads_->depart({ActionKind::kForward, 0, 0}, {output}, {});
+  EXPECT_EQ(complaint_of(member.detach()), "");
+  offloads_->offload(0);
+  EXPECT_THAT(complaint_of(member.detach()), HasSubstr("this tensor's memory is on the host"));
+  EXPECT_THAT(complaint_of([&] { member.detach().view({-1}).add(1); }), HasSubstr("on the host"));
+  offloads_->reload(0);
+  offloads_->arrive(0);
+  EXPECT_EQ(complaint_of(member.detach()), "");
+  EXPECT_EQ(member._version(), version);
+}
+
+// A custom function may keep tensors where no graph counts their changes.
+struct KeepsIts : torch::autograd::Function<KeepsIts> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->saved_data["square"] = x * x;
+    return x * x * x;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * 3 * context->saved_data["square"].toTensor()};
+  }
+};
+
+TEST_F(StageOffloadsTest, WhatACustomFunctionKeepsGoes) {
+  const at::Tensor input = square(3).requires_grad_();
+  KeepsIts::apply(input).sum().backward();
+  const at::Tensor want = on_host(input.grad());
+  input.mutable_grad() = at::Tensor();
+  at::Tensor output;
+  {
+    const auto noted = offloads_->note(0);
+    output = KeepsIts::apply(input);
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {output}, {});
+  const size_t all = allocator().in_use(0);
+  offloads_->offload(0);
+  EXPECT_EQ(allocator().in_use(0), all - kBytes);
+  offloads_->reload(0);
+  offloads_->arrive(0);
+  output.sum().backward();
+  EXPECT_THAT(on_host(input.grad()), EqualsBitwise(want));
+}
+
+TEST_F(StageOffloadsTest, InputsThatNothingElseHoldsGo) {
+  std::vector<at::Tensor> inputs = {square(3), square(4), square(5)[0]};
+  const at::Tensor also_held = inputs[1];
+  std::vector<const at::Tensor*> kept;
+  for (const at::Tensor& input : inputs) kept.push_back(&input);
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, kept);
+  const size_t all = allocator().in_use(0);
+  offloads_->offload(0);
+  EXPECT_EQ(allocator().in_use(0), all - 2 * kBytes);
+  EXPECT_EQ(complaint_of(also_held), "");
+  offloads_->reload(0);
+  offloads_->arrive(0);
+  EXPECT_THAT(on_host(inputs[0]), EqualsBitwise(on_host(square(3))));
+  EXPECT_THAT(on_host(inputs[2]), EqualsBitwise(on_host(square(5)[0])));
+}
+
+TEST_F(StageOffloadsTest, PinnedMemoryIsUsedAgain) {
+  const size_t pinned = offloads_->pinned_bytes();
+  EXPECT_EQ(pinned, 2 * 3 * kBytes) << "made in the first cell, for both that are away at once";
+  for (int run = 0; run < 3; ++run) {
+    std::vector<at::Tensor> outputs;
+    for (int64_t i = 0; i < 2; ++i) outputs.push_back(forward(i, square(i)));
+    for (int64_t i = 0; i < 2; ++i) offloads_->offload(i);
+    for (int64_t i = 2; i-- > 0;) {
+      offloads_->reload(i);
+      offloads_->arrive(i);
+      outputs[i].sum().backward();
+    }
+    offloads_->end_run();
+    begin();
+  }
+  EXPECT_EQ(offloads_->pinned_bytes(), pinned);
+}
+
+// Wherever a run ends, nothing stays, and no memory is used too early (the fake accelerator looks).
+TEST_F(StageOffloadsTest, ARunMayEndAnywhere) {
+  for (int end = 0; end < 4; ++end) {
+    SCOPED_TRACE(end);
+    const size_t before = allocator().in_use(0);
+    {
+      const at::Tensor output = forward(0, square(2));
+      if (end > 0) offloads_->offload(0);
+      if (end == 2) {
+        allocator().fail(0, 1);
+        EXPECT_THROW(offloads_->reload(0), c10::OutOfMemoryError);
+        allocator().fail(0, -1);
+      }
+      if (end == 3) offloads_->reload(0);
+      offloads_->end_run();
+    }
+    EXPECT_EQ(allocator().in_use(0), before);
+    begin();
+  }
+  EXPECT_EQ(offloads_->pinned_bytes(), 2 * 3 * kBytes);
+}
+
+}  // namespace
+}  // namespace gpipe::internal

@@ -1,0 +1,256 @@
+#include "gpipe/schedule/offloads.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+// What a cell holds between two of its parts.
+struct Gap {
+  Action after;  // the part before it
+  size_t from = 0;
+  size_t to = 0;  // the indices of the parts in the worker's list
+  double bytes = 0.0;
+};
+
+// Where a gap's memory goes and comes back: each before the action with this index.
+struct Places {
+  size_t offload = 0;
+  size_t reload = 0;
+};
+
+// The offloads of one worker, chosen beside the times of a run without any.
+class Worker {
+ public:
+  // `faster`: the copies are taken for so many times as fast as they are.
+  Worker(const std::vector<TimedAction>& timeline, const OffloadCosts& costs, double faster,
+         double makespan)
+      : timeline_(timeline),
+        to_host_(costs.to_host * faster),
+        to_device_(costs.to_device * faster),
+        rounding_(1e-12 * makespan) {
+    std::map<std::pair<int32_t, int32_t>, size_t> open;  // by cell, the gap that has not ended
+    for (size_t index = 0; index < timeline.size(); ++index) {
+      const Action& action = timeline[index].action;
+      const auto found = open.find({action.stage, action.micro_batch});
+      if (found != open.end()) {
+        gaps_[found->second].to = index;
+        open.erase(found);
+      }
+      if (action.kind != ActionKind::kForward && action.kind != ActionKind::kInputGradient)
+        continue;
+      open[{action.stage, action.micro_batch}] = gaps_.size();
+      gaps_.push_back({action, index, 0, costs.bytes(action)});
+    }
+    // A gap of a half of a schedule has no end.
+    for (const auto& [cell, gap] : open) gaps_[gap].to = timeline.size();
+    choose();
+  }
+
+  // The worker's list with the chosen offloads.
+  std::vector<Action> actions() const {
+    std::vector<std::vector<Action>> before(timeline_.size());
+    const auto moves = [&](ActionKind kind, size_t Places::*place) {
+      for (const auto& [gap, places] : chosen_) {
+        const Action& after = gaps_[gap].after;
+        before[places.*place].push_back({kind, after.stage, after.micro_batch});
+      }
+    };
+    moves(ActionKind::kOffload, &Places::offload);
+    moves(ActionKind::kReload, &Places::reload);
+    std::vector<Action> actions;
+    for (size_t index = 0; index < timeline_.size(); ++index) {
+      actions.insert(actions.end(), before[index].begin(), before[index].end());
+      actions.push_back(timeline_[index].action);
+    }
+    return actions;
+  }
+
+ private:
+  using Chosen = std::vector<std::pair<size_t, Places>>;  // by the ends of the gaps, ascending
+
+  // Where these gaps' memory may go and come back without a wait, or none. The memory goes as soon
+  // as the copy is done, and comes back as late as it may.
+  std::optional<Chosen> place(const std::set<size_t>& gaps) const {
+    Chosen chosen;
+    double free = 0.0;
+    // [index] when the offloads before that action have ended.
+    std::vector<double> offloaded(timeline_.size(), 0.0);
+    for (const size_t gap : gaps) {  // in the order of the parts before them
+      const Gap& each = gaps_[gap];
+      free = std::max(free, timeline_[each.from].end) + each.bytes / to_host_;
+      size_t place = each.from + 1;
+      while (place < each.to && timeline_[place].start < free) ++place;
+      if (place >= each.to) return std::nullopt;
+      offloaded[place] = free;
+      chosen.push_back({gap, {place, 0}});
+    }
+    std::sort(chosen.begin(), chosen.end(),
+              [&](const auto& a, const auto& b) { return gaps_[a.first].to < gaps_[b.first].to; });
+    double next = timeline_.back().end;  // when the next copy must begin
+    for (auto each = chosen.rbegin(); each != chosen.rend(); ++each) {
+      const Gap& gap = gaps_[each->first];
+      next = std::min(next, timeline_[gap.to].start) - gap.bytes / to_device_;
+      size_t place = gap.to;
+      // A reload runs when the worker is done with the action before.
+      const auto runs = [&] { return std::max(timeline_[place - 1].end, offloaded[place]); };
+      while (place > each->second.offload && runs() > next + rounding_) --place;
+      if (place <= each->second.offload) return std::nullopt;
+      each->second.reload = place;
+    }
+    return chosen;
+  }
+
+  // [index] what is held while the action runs.
+  std::vector<double> held(const Chosen& chosen) const {
+    std::vector<double> change(timeline_.size() + 1, 0.0);
+    const auto hold = [&](size_t begin, size_t end, double bytes) {
+      change[begin] += bytes;
+      change[std::min(end, timeline_.size())] -= bytes;
+    };
+    for (const Gap& gap : gaps_) {
+      // What waits between halves is counted when the first half is over.
+      const bool forward = gap.after.kind == ActionKind::kForward;
+      hold(forward ? gap.from : gap.from + 1, gap.to + 1, gap.bytes);
+    }
+    for (const auto& [gap, places] : chosen) hold(places.offload, places.reload, -gaps_[gap].bytes);
+    change.pop_back();
+    for (size_t index = 1; index < change.size(); ++index) change[index] += change[index - 1];
+    return change;
+  }
+
+  static double most(const std::vector<double>& held) {
+    return *std::max_element(held.begin(), held.end());
+  }
+
+  void choose() {
+    if (gaps_.empty()) return;
+    std::set<size_t> taken;
+    std::vector<double> now = held({});
+    while (add_one(taken, now)) {
+    }
+    // Cells that went before others made the same peak impossible come back.
+    const double least = most(now);
+    const std::set<size_t> all = taken;
+    for (const size_t gap : all) {
+      taken.erase(gap);
+      const std::optional<Chosen> without = place(taken);
+      if (!without || most(held(*without)) > least) taken.insert(gap);
+    }
+    chosen_ = *place(taken);
+  }
+
+  // Takes one more gap that lowers the first peak, and returns whether there is one.
+  bool add_one(std::set<size_t>& taken, std::vector<double>& now) {
+    const auto peak = static_cast<size_t>(std::max_element(now.begin(), now.end()) - now.begin());
+    std::vector<size_t> there;
+    for (size_t gap = 0; gap < gaps_.size(); ++gap) {
+      const Gap& each = gaps_[gap];
+      if (each.to == timeline_.size()) continue;  // of a half of a schedule
+      if (each.from >= peak || peak >= each.to || each.bytes == 0.0) continue;
+      const bool cell_taken = std::any_of(taken.begin(), taken.end(), [&](size_t other) {
+        return gaps_[other].after.stage == each.after.stage &&
+               gaps_[other].after.micro_batch == each.after.micro_batch;
+      });
+      if (!cell_taken) there.push_back(gap);
+    }
+    std::stable_sort(there.begin(), there.end(),
+                     [&](size_t a, size_t b) { return gaps_[a].to > gaps_[b].to; });
+    for (const size_t gap : there) {
+      taken.insert(gap);
+      if (const std::optional<Chosen> chosen = place(taken)) {
+        std::vector<double> then = held(*chosen);
+        if (then[peak] < now[peak] && most(then) <= most(now)) {
+          now = std::move(then);
+          return true;
+        }
+      }
+      taken.erase(gap);
+    }
+    return false;
+  }
+
+  const std::vector<TimedAction>& timeline_;
+  const double to_host_;
+  const double to_device_;
+  const double rounding_;  // at least the error of a sum of times
+  std::vector<Gap> gaps_;  // in the order of the parts before them
+  Chosen chosen_;
+};
+
+// Whether no action that computes ends later than without offloads, but for errors of sums.
+bool same_times(const Simulation& without, const Simulation& with) {
+  const double rounding = 1e-9 * without.makespan;
+  for (size_t worker = 0; worker < without.workers.size(); ++worker) {
+    auto expected = without.workers[worker].begin();
+    for (const TimedAction& timed : with.workers[worker]) {
+      if (!computes(timed.action.kind)) continue;
+      if (timed.end > expected->end + rounding) return false;
+      ++expected;
+    }
+  }
+  return true;
+}
+
+// What with_offloads() makes as low as it can: first the largest peak, then all of them.
+std::pair<double, double> memory(const Simulation& run) {
+  double sum = 0.0;
+  for (const double peak : run.peak) sum += peak;
+  return {*std::max_element(run.peak.begin(), run.peak.end()), sum};
+}
+
+}  // namespace
+
+Schedule without_offloads(const Schedule& schedule) {
+  return schedule.only({ActionKind::kForward, ActionKind::kBackward, ActionKind::kInputGradient,
+                        ActionKind::kWeightGradient});
+}
+
+Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
+                       double more_time) {
+  if (!costs.offload.bytes) {
+    throw std::invalid_argument(
+        "with_offloads: OffloadCosts::bytes is empty; give what a cell holds after an action");
+  }
+  if (!(more_time >= 0.0) || !std::isfinite(more_time)) {
+    std::ostringstream text;
+    text << "with_offloads: more_time must be finite and at least 0, got " << more_time;
+    throw std::invalid_argument(text.str());
+  }
+  Schedule best = without_offloads(schedule);
+  const Simulation without = simulate(best, routes, costs);
+  std::pair<double, double> least = memory(without);
+  const Schedule plain = best;
+  // Copies that are taken for faster than they are make actions wait, but not for longer than is
+  // allowed: the simulation says so. Where several workers share a link, each is planned as if it
+  // had the link, or a part of it, for itself, and the simulation says whether that holds.
+  for (const double faster :
+       {0.125, 0.25, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0}) {
+    if (faster < 1.0 && costs.offload.link.empty()) continue;
+    if (faster > 1.0 && more_time == 0.0) break;
+    std::vector<std::vector<Action>> table;
+    for (const std::vector<TimedAction>& timeline : without.workers) {
+      table.push_back(Worker(timeline, costs.offload, faster, without.makespan).actions());
+    }
+    const Schedule tried =
+        Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));
+    const Simulation run = simulate(tried, routes, costs);
+    const bool allowed = more_time == 0.0 ? same_times(without, run)
+                                          : run.makespan <= (1.0 + more_time) * without.makespan;
+    if (!allowed || memory(run) >= least) continue;
+    least = memory(run);
+    best = tried;
+  }
+  return best;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,37 @@
+// with_offloads: a schedule with offloads and reloads that keep its memory low and cost no time.
+#ifndef GPIPE_SCHEDULE_OFFLOADS_H_
+#define GPIPE_SCHEDULE_OFFLOADS_H_
+
+#include "gpipe/schedule/routes.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe {
+
+// The schedule without the offloads that it has, if any.
+Schedule without_offloads(const Schedule& schedule);
+
+// The same schedule, whose own offloads are left out, with the offloads and reloads for which each
+// worker's peak (Simulation::peak) becomes the least that is found. Which cells go is chosen at the
+// peak, those first whose next part is the farthest away; cells that the peak does not need stay.
+//
+// With `more_time` 0 no action waits for a copy: the result is simulated, and no action that
+// computes ends later than without offloads. Otherwise the makespan becomes at most
+// 1 + more_time times as long. Where nothing is gained, the result has no offloads.
+//
+// Takes the time of about n^2 tables for n cells of a worker at worst. Throws std::invalid_argument
+// as simulate() does, if OffloadCosts::bytes is empty, and for a `more_time` that is negative or
+// not finite.
+//
+// Example:
+//   SimulateOptions costs;
+//   costs.offload.bytes = [](const Action&) { return 1e9; };
+//   costs.offload.to_host = costs.offload.to_device = 20e9;
+//   Schedule low = with_offloads(Schedule::gpipe(2, 8), Routes::create(2), costs);
+//   simulate(low, costs).peak;
+Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
+                       double more_time = 0.0);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_SCHEDULE_OFFLOADS_H_

@@ -1,0 +1,206 @@
+#include "gpipe/schedule/offloads.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/hand_written.h"
+#include "gpipe/schedule/random_schedule.h"
+#include "gpipe/schedule/search/generators.h"
+#include "gpipe/testing/seed.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+// Each cell holds 1, and each copy takes `copy`.
+SimulateOptions costs_with(double copy, StageCost cost = {}) {
+  SimulateOptions costs;
+  costs.action = uniform_cost(cost);
+  costs.offload.bytes = [](const Action&) { return 1.0; };
+  costs.offload.to_host = costs.offload.to_device = 1.0 / copy;
+  return costs;
+}
+
+Schedule lowered(const Schedule& schedule, const SimulateOptions& costs, double more_time = 0.0) {
+  return with_offloads(schedule, Routes::create(schedule.stages()), costs, more_time);
+}
+
+TEST(Offloads, KeepAFillDrainLow) {
+  const Schedule low = lowered(Schedule::gpipe(1, 4), costs_with(1.0));
+  EXPECT_EQ(low.actions(0),
+            Schedule::from_text("stages 1\nmicro_batches 4\nworker 0: F0.0 F0.1 O0.0 "
+                                "F0.2 O0.1 F0.3 B0.3 L0.1 B0.2 L0.0 B0.1 B0.0\n")
+                .actions(0))
+      << low;
+  EXPECT_THAT(simulate(low, costs_with(1.0)).peak, ElementsAre(2.0));
+  EXPECT_THAT(simulate(Schedule::gpipe(1, 4), costs_with(1.0)).peak, ElementsAre(4.0));
+  EXPECT_THAT(low.verify().peak_live, ElementsAre(2));
+}
+
+TEST(Offloads, ALinkThatIsTooSlowIsNotUsed) {
+  EXPECT_EQ(lowered(Schedule::gpipe(1, 4), costs_with(10.0)), Schedule::gpipe(1, 4));
+  // One copy each way is possible, and nothing is gained by it in 1F1B's last stage.
+  EXPECT_EQ(lowered(Schedule::one_f_one_b(1, 4), costs_with(0.1)), Schedule::one_f_one_b(1, 4));
+}
+
+TEST(Offloads, WhatWaitsBetweenHalvesGoes) {
+  const Schedule split = Schedule::from_text(
+      "stages 1\nmicro_batches 4\n"
+      "worker 0: F0.0 I0.0 F0.1 I0.1 F0.2 I0.2 F0.3 I0.3 W0.0 W0.1 W0.2 W0.3\n");
+  const Schedule low = lowered(split, costs_with(0.25));
+  EXPECT_THAT(simulate(split, costs_with(0.25)).peak, ElementsAre(4.0));
+  // At W0.0 micro-batch 1 is on its way back, and 3 has not left yet.
+  EXPECT_THAT(simulate(low, costs_with(0.25)).peak, ElementsAre(3.0)) << low;
+  EXPECT_NO_THROW(low.verify());
+}
+
+TEST(Offloads, OwnOnesAreLeftOut) {
+  const Schedule low = lowered(Schedule::gpipe(1, 4), costs_with(1.0));
+  EXPECT_EQ(without_offloads(low), Schedule::gpipe(1, 4));
+  EXPECT_EQ(lowered(low, costs_with(10.0)), Schedule::gpipe(1, 4));
+}
+
+TEST(Offloads, MoreTimeMayBuyMemory) {
+  const SimulateOptions costs = costs_with(1.5);
+  const Schedule plain = Schedule::gpipe(1, 8);
+  const double time = simulate(plain, costs).makespan;
+  const Schedule free = lowered(plain, costs);
+  const Schedule longer = lowered(plain, costs, 0.5);
+  EXPECT_EQ(simulate(free, costs).makespan, time);
+  EXPECT_GT(simulate(longer, costs).makespan, time);
+  EXPECT_LE(simulate(longer, costs).makespan, 1.5 * time);
+  EXPECT_LT(simulate(longer, costs).peak[0], simulate(free, costs).peak[0]);
+}
+
+// The copies of two workers over one link take turns, so fewer cells go.
+TEST(Offloads, WorkersMayShareALink) {
+  SimulateOptions costs = costs_with(1.0);
+  const Schedule plain = Schedule::gpipe(2, 8);
+  const Simulation own = simulate(lowered(plain, costs), costs);
+  costs.offload.link = {0, 0};
+  const Schedule low = lowered(plain, costs);
+  const Simulation shared = simulate(low, costs);
+  EXPECT_EQ(shared.makespan, simulate(plain, costs).makespan);
+  EXPECT_LT(*std::max_element(shared.peak.begin(), shared.peak.end()), 8.0) << low;
+  EXPECT_GE(*std::max_element(shared.peak.begin(), shared.peak.end()),
+            *std::max_element(own.peak.begin(), own.peak.end()));
+}
+
+// Whatever the schedule and the costs, nothing waits, and the memory is not more.
+TEST(Offloads, NoActionWaits) {
+  std::mt19937_64 random = testing::test_random();
+  int lower = 0;
+  for (int k = 0; k < 200; ++k) {
+    const int64_t stages = 1 + k % 4, micro_batches = 1 + k % 7;
+    const Schedule schedule =
+        k % 3 == 0   ? Schedule::gpipe(stages, micro_batches)
+        : k % 3 == 1 ? zb_h2(stages, micro_batches)
+                     : testing::random_schedule(stages, micro_batches,
+                                                testing::MicroBatchOrder::kAny, random);
+    std::uniform_real_distribution<double> any(0.1, 3.0);
+    SimulateOptions costs = costs_with(any(random));
+    std::vector<StageCost> of_stages;
+    std::vector<double> bytes;
+    for (int64_t j = 0; j < stages; ++j) {
+      of_stages.push_back({any(random), any(random), any(random), any(random)});
+      bytes.push_back(any(random));
+    }
+    costs.action = stage_costs(of_stages);
+    costs.offload.bytes = [&](const Action& action) {
+      return bytes[static_cast<size_t>(action.stage)];
+    };
+    if (k % 5 == 0) costs.offload.link.assign(static_cast<size_t>(schedule.workers()), 0);
+    const Schedule low = lowered(schedule, costs);
+    SCOPED_TRACE(low.to_text());
+    EXPECT_NO_THROW(low.verify(Sends::kBuffered));
+    EXPECT_EQ(without_offloads(low), schedule);
+    const Simulation before = simulate(schedule, costs);
+    const Simulation after = simulate(low, costs);
+    EXPECT_NEAR(after.makespan, before.makespan, 1e-9);
+    EXPECT_THAT(after.reload_waits, Each(DoubleNear(0.0, 1e-9)));
+    EXPECT_LE(*std::max_element(after.peak.begin(), after.peak.end()),
+              *std::max_element(before.peak.begin(), before.peak.end()) + 1e-9);
+    lower += after.peak < before.peak;
+  }
+  EXPECT_GT(lower, 50);
+}
+
+// All tables of one worker that have offloads of these cells, from the given index on.
+void each_table(const std::vector<Action>& list, int32_t micro_batch, int32_t micro_batches,
+                const std::function<void(const std::vector<Action>&)>& visit) {
+  if (micro_batch == micro_batches) return visit(list);
+  each_table(list, micro_batch + 1, micro_batches, visit);
+  const auto index = [&](ActionKind kind) {
+    return std::find(list.begin(), list.end(), Action{kind, 0, micro_batch}) - list.begin();
+  };
+  for (auto out = index(ActionKind::kForward) + 1; out <= index(ActionKind::kBackward); ++out) {
+    std::vector<Action> with = list;
+    with.insert(with.begin() + out, {ActionKind::kOffload, 0, micro_batch});
+    for (auto back = out + 1; back <= index(ActionKind::kBackward) + 1; ++back) {
+      std::vector<Action> both = with;
+      both.insert(both.begin() + back, {ActionKind::kReload, 0, micro_batch});
+      each_table(both, micro_batch + 1, micro_batches, visit);
+    }
+  }
+}
+
+// For small tables no other offloads give a lower peak in the same time.
+TEST(Offloads, NoTableIsLower) {
+  std::mt19937_64 random = testing::test_random(1);
+  for (int k = 0; k < 8; ++k) {
+    Schedule schedule = testing::random_schedule(1, 3, testing::MicroBatchOrder::kAny, random);
+    std::vector<Action> whole;  // the same order, with whole backwards
+    for (Action action : schedule.actions(0)) {
+      if (action.kind == ActionKind::kWeightGradient) continue;
+      if (action.kind == ActionKind::kInputGradient) action.kind = ActionKind::kBackward;
+      whole.push_back(action);
+    }
+    std::uniform_real_distribution<double> any(0.3, 1.5);
+    const SimulateOptions costs = costs_with(any(random), {1.0, any(random)});
+    schedule = Schedule::create(1, 3, {whole});
+    const double time = simulate(schedule, costs).makespan;
+    double least = std::numeric_limits<double>::infinity();
+    each_table(whole, 0, 3, [&](const std::vector<Action>& list) {
+      const Simulation run = simulate(Schedule::create(1, 3, {list}), costs);
+      if (run.makespan <= time + 1e-9) least = std::min(least, run.peak[0]);
+    });
+    const Schedule low = lowered(schedule, costs);
+    EXPECT_EQ(simulate(low, costs).peak[0], least) << low;
+  }
+}
+
+TEST(Offloads, WrongInputThrows) {
+  const Routes routes = Routes::create(1);
+  const Schedule schedule = Schedule::gpipe(1, 2);
+  EXPECT_THROW(with_offloads(schedule, routes, {}), std::invalid_argument);
+  EXPECT_THROW(with_offloads(schedule, routes, costs_with(1.0), -0.1), std::invalid_argument);
+  EXPECT_THROW(with_offloads(schedule, Routes::create(2), costs_with(1.0)), std::invalid_argument);
+  SimulateOptions costs = costs_with(1.0);
+  costs.offload.to_host = 0.0;
+  EXPECT_THROW(simulate(schedule, costs), std::invalid_argument);
+  costs = costs_with(1.0);
+  costs.offload.link = {0, 1};
+  EXPECT_THROW(simulate(schedule, costs), std::invalid_argument);
+  costs.offload.link = {1};
+  EXPECT_THROW(simulate(schedule, costs), std::invalid_argument);
+  costs = costs_with(1.0);
+  costs.offload.bytes = [](const Action&) { return -1.0; };
+  EXPECT_THROW(simulate(schedule, costs), std::invalid_argument);
+  // A half of a schedule has nothing to offload.
+  const Schedule half = schedule.only({ActionKind::kForward});
+  EXPECT_EQ(with_offloads(half, routes, costs_with(0.1)), half);
+}
+
+}  // namespace
+}  // namespace gpipe

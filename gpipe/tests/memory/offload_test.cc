@@ -1,0 +1,275 @@
+// Tests steps whose schedules offload cells, on the fake accelerator: bits, memory, refusals and
+// failures.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/offloads.h"
+#include "gpipe/schedule/random_schedule.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/allocator.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/seed.h"
+#include "gpipe/testing/torch_seed.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::AllOf;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::fake::allocator;
+
+constexpr int64_t kMicroBatches = 4;
+constexpr int64_t kSide = 128;
+constexpr int64_t kRows = 512;  // of a micro-batch, so that its activations are larger than weights
+
+at::Tensor mean_of_squares(const Tensors& outputs, const Tensors& /*targets*/) {
+  return outputs[0].pow(2).mean();
+}
+
+struct Subject {
+  explicit Subject(Checkpoint mode = Checkpoint::kNever, torch::nn::Sequential layers = model(),
+                   const std::vector<c10::Device>& devices = testing::devices(2))
+      : pipe(std::move(layers),
+             GPipeOptions({8, 8}).devices(devices).chunks(kMicroBatches).checkpoint(mode)) {
+    testing::manual_seed(2);
+    input = torch::randn({kMicroBatches * kRows, kSide}).to(pipe->devices().front());
+  }
+
+  static torch::nn::Sequential model() {
+    testing::manual_seed(1);
+    torch::nn::Sequential layers;
+    for (int k = 0; k < 8; ++k) {
+      layers->push_back(torch::nn::Linear(kSide, kSide));
+      layers->push_back(torch::nn::Tanh());
+    }
+    return layers;
+  }
+
+  // Runs a step, and returns the loss and the gradients, which it takes from the parameters.
+  Tensors train(const Schedule& schedule) {
+    const double loss =
+        pipe->step({input}, {}, mean_of_squares, StepOptions().schedule(schedule)).loss;
+    Tensors results = {torch::tensor(loss, torch::kDouble)};
+    for (const at::Tensor& parameter : pipe->parameters()) {
+      results.push_back(testing::on_host(parameter.grad()));
+    }
+    pipe->zero_grad();
+    return results;
+  }
+
+  // The most that a step takes on the first device.
+  size_t peak(const Schedule& schedule) {
+    const size_t before = allocator().in_use(0);
+    allocator().reset_peak(0);
+    train(schedule);
+    EXPECT_EQ(allocator().in_use(0), before);
+    return allocator().peak(0) - before;
+  }
+
+  GPipe pipe;
+  at::Tensor input;
+};
+
+std::string complaint_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Offloads cells at any legal places.
+Schedule with_any_offloads(const Schedule& schedule, std::mt19937_64& random) {
+  std::vector<std::vector<Action>> table = schedule.table();
+  for (std::vector<Action>& actions : table) {
+    const std::vector<Action> before = actions;
+    for (const Action& action : before) {
+      const bool forward = action.kind == ActionKind::kForward;
+      if ((!forward && action.kind != ActionKind::kInputGradient) || random() % 2 == 0) continue;
+      const auto cell = [&](const Action& each) {
+        return each.stage == action.stage && each.micro_batch == action.micro_batch;
+      };
+      if (std::any_of(actions.begin(), actions.end(),
+                      [&](const Action& each) { return cell(each) && !computes(each.kind); })) {
+        continue;  // one of its gaps is taken
+      }
+      const auto begin = std::find(actions.begin(), actions.end(), action) - actions.begin() + 1;
+      const auto end = std::find_if(actions.begin() + begin, actions.end(), cell) - actions.begin();
+      const auto out =
+          begin + static_cast<int64_t>(random() % static_cast<uint64_t>(end - begin + 1));
+      const auto back = out + static_cast<int64_t>(random() % static_cast<uint64_t>(end - out + 1));
+      actions.insert(actions.begin() + back,
+                     {ActionKind::kReload, action.stage, action.micro_batch});
+      actions.insert(actions.begin() + out,
+                     {ActionKind::kOffload, action.stage, action.micro_batch});
+    }
+  }
+  return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
+}
+
+Schedule lowered(const Schedule& schedule) {
+  SimulateOptions costs;
+  costs.offload.bytes = [](const Action&) { return 1.0; };
+  costs.offload.to_host = costs.offload.to_device = 1.0;
+  return with_offloads(schedule, Routes::create(schedule.stages()), costs);
+}
+
+class OffloadTest : public testing::DeviceTest {};
+
+TEST_F(OffloadTest, SameBitsInLessMemory) {
+  Subject subject;
+  const Schedule plain = Schedule::gpipe(2, kMicroBatches);
+  const Schedule low = lowered(plain);
+  const Tensors want = subject.train(plain);
+  EXPECT_THAT(subject.train(low), EqualsBitwise(want)) << "the first step";
+  EXPECT_THAT(subject.train(low), EqualsBitwise(want));
+  const size_t high = subject.peak(plain);
+  // The stage's outputs stay, and what the backward makes is the same in both.
+  EXPECT_LT(subject.peak(low), high * 4 / 5) << high;
+  EXPECT_THAT(subject.train(plain), EqualsBitwise(want)) << "without offloads again";
+}
+
+TEST_F(OffloadTest, KeptInputsOfCellsThatRecomputeGo) {
+  Subject subject(Checkpoint::kAlways);
+  const Schedule plain = Schedule::gpipe(2, kMicroBatches);
+  const Schedule low = lowered(plain);
+  const Tensors want = subject.train(plain);
+  EXPECT_THAT(subject.train(low), EqualsBitwise(want));
+  const auto on_second = [&](const Schedule& schedule) {
+    allocator().reset_peak(1);
+    const size_t before = allocator().in_use(1);
+    subject.train(schedule);
+    return allocator().peak(1) - before;
+  };
+  EXPECT_LT(on_second(low), on_second(plain));
+}
+
+TEST_F(OffloadTest, AnyPlacesGiveTheSameBits) {
+  std::mt19937_64 random = testing::test_random();
+  for (int k = 0; k < 12; ++k) {
+    const auto mode = std::vector{Checkpoint::kNever, Checkpoint::kAlways,
+                                  Checkpoint::kExceptLast}[static_cast<size_t>(k % 3)];
+    Subject subject(mode);
+    const Schedule plain =
+        testing::random_schedule(2, kMicroBatches, testing::MicroBatchOrder::kAny, random);
+    const Schedule moved = with_any_offloads(plain, random);
+    SCOPED_TRACE(moved.to_text());
+    ASSERT_NO_THROW(moved.verify(Sends::kBuffered));
+    const Tensors want = subject.train(plain);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_THAT(subject.train(moved), EqualsBitwise(want)) << step;
+    }
+  }
+}
+
+TEST_F(OffloadTest, AChangeInPlaceIsRefusedAsWithout) {
+  const auto layers = [] {
+    torch::nn::Sequential layers;
+    const torch::nn::Sequential others = Subject::model();
+    for (size_t k = 0; k + 1 < others->size(); ++k) layers->push_back(*(others->begin() + k));
+    layers->push_back(testing::layer<at::Tensor, at::Tensor>([](at::Tensor x) {
+      at::Tensor y = x.sigmoid();  // its backward needs the result
+      const at::Tensor z = y.mul(2);
+      y.add_(1);
+      return z;
+    }));
+    return layers;
+  };
+  Subject subject(Checkpoint::kNever, layers());
+  const Schedule plain = Schedule::gpipe(2, kMicroBatches);
+  for (const Schedule& schedule : {plain, lowered(plain), lowered(plain)}) {
+    EXPECT_THAT(complaint_of([&] { subject.train(schedule); }),
+                HasSubstr("modified by an inplace operation"));
+  }
+}
+
+// A first layer that keeps what it has made: in its first call, for all later ones, or in each call
+// for the next one.
+torch::nn::Sequential with_a_layer_that_keeps(bool of_last_call) {
+  torch::nn::Sequential layers;
+  auto kept = std::make_shared<at::Tensor>();
+  layers->push_back(testing::layer<at::Tensor, at::Tensor>([kept, of_last_call](at::Tensor x) {
+    const at::Tensor own = x.exp().neg();
+    if (!kept->defined()) *kept = own;
+    const at::Tensor result = x * *kept;
+    if (of_last_call) *kept = own;
+    return result;
+  }));
+  const torch::nn::Sequential others = Subject::model();
+  for (size_t k = 1; k < others->size(); ++k) layers->push_back(*(others->begin() + k));
+  return layers;
+}
+
+TEST_F(OffloadTest, WhatALayerKeeps) {
+  const Schedule low = Schedule::from_text(
+      "stages 2\nmicro_batches 4\n"
+      "worker 0: F0.0 O0.0 F0.1 O0.1 F0.2 O0.2 F0.3 B0.3 L0.2 B0.2 L0.1 B0.1 L0.0 B0.0\n"
+      "worker 1: F1.0 F1.1 F1.2 F1.3 B1.3 B1.2 B1.1 B1.0\n");
+  Subject for_all(Checkpoint::kNever, with_a_layer_that_keeps(false));
+  for (int step = 0; step < 2; ++step) EXPECT_EQ(complaint_of([&] { for_all.train(low); }), "");
+  Subject for_next(Checkpoint::kNever, with_a_layer_that_keeps(true));
+  EXPECT_THAT(complaint_of([&] { for_next.train(low); }),
+              AllOf(HasSubstr("memory is on the host"), HasSubstr("stage 0, micro-batch 2")));
+}
+
+TEST_F(OffloadTest, RefusedWhereItIsNotPossible) {
+  const Schedule low = lowered(Schedule::gpipe(2, kMicroBatches));
+  Subject on_cpu(Checkpoint::kNever, Subject::model(), {c10::kCPU, c10::kCPU});
+  EXPECT_THAT(complaint_of([&] { on_cpu.train(low); }),
+              HasSubstr("offloads of stage 0, whose device is cpu"));
+  GPipe with_graphs(
+      Subject::model(),
+      GPipeOptions({8, 8}).devices(testing::devices(2)).chunks(kMicroBatches).graphs(true));
+  const at::Tensor input = torch::randn({kMicroBatches * kSide, kSide}).to(testing::device(0));
+  EXPECT_THAT(complaint_of([&] {
+                with_graphs->step({input}, {}, mean_of_squares, StepOptions().schedule(low));
+              }),
+              HasSubstr("GPipeOptions::graphs"));
+}
+
+TEST_F(OffloadTest, AStepThatFailsFreesAll) {
+  Subject subject;
+  const Schedule low = lowered(Schedule::gpipe(2, kMicroBatches));
+  subject.train(low);
+  const Tensors want = subject.train(low);
+  const std::vector<size_t> before = {allocator().in_use(0), allocator().in_use(1)};
+  int failures = 0;
+  for (int device = 0; device < 2; ++device) {
+    for (int64_t allocation = 0;; allocation += 3) {
+      SCOPED_TRACE(allocation);
+      allocator().fail(device, allocation);
+      const std::string complaint = complaint_of([&] { subject.train(low); });
+      allocator().fail(device, -1);
+      subject.pipe->zero_grad();
+      EXPECT_EQ((std::vector<size_t>{allocator().in_use(0), allocator().in_use(1)}), before);
+      if (complaint.empty()) break;
+      EXPECT_THAT(complaint, HasSubstr("out of memory"));
+      ++failures;
+    }
+  }
+  EXPECT_GT(failures, 10);
+  EXPECT_THAT(subject.train(low), EqualsBitwise(want));
+}
+
+}  // namespace
+}  // namespace gpipe
