@@ -25,7 +25,7 @@ using Flags = std::map<std::string, Flag>;
 
 Flag of_abseil(absl::CommandLineFlag& flag) {
   const bool is_bool = flag.IsOfType<bool>();
-  std::string kind = "another value";
+  std::string kind;
   if (flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>()) kind = "a whole number";
   if (flag.IsOfType<uint64_t>() || flag.IsOfType<std::optional<uint64_t>>()) {
     kind = "a whole number from 0 on";
@@ -33,13 +33,15 @@ Flag of_abseil(absl::CommandLineFlag& flag) {
   if (flag.IsOfType<double>() || flag.IsOfType<std::optional<double>>()) kind = "a number";
   if (is_bool) kind = "true or false";
   return {flag.Help(), flag.CurrentValue(), is_bool, kind,
-          [&flag](const std::string& text, std::string* why) {
+          [&flag, kind](const std::string& text, std::string* why) {
             if (flag.ParseFrom(text, why)) return true;
             // What the AbslParseFlag() of one of this project's types says stands behind Abseil's
             // sentence.
             const std::string sentence =
                 absl::StrCat("Illegal value '", text, "' specified for flag '", flag.Name(), "'; ");
-            *why = absl::StartsWith(*why, sentence) ? why->substr(sentence.size()) : "";
+            *why = absl::StartsWith(*why, sentence) ? why->substr(sentence.size())
+                   : kind.empty()                   ? "give another value: " + *why
+                                                    : "";
             return false;
           }};
 }

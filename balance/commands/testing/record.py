@@ -10,7 +10,6 @@ byte by byte: `diff -r` shows what a change of the commands changes.
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -189,12 +188,8 @@ def record(bin_folder, line, folder):
         [program, *flags], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     # What stderr has before an error is progress, which depends on the time that a run takes.
-    parts = [
-        line,
-        f"exit code {done.returncode}",
-        done.stdout,
-        re.sub(r"^.*?(?=error: |\Z)", "", done.stderr, flags=re.DOTALL),
-    ]
+    error = "".join(done.stderr.partition("error: ")[1:])
+    parts = [line, f"exit code {done.returncode}", done.stdout, error]
     for written in WRITTEN:
         path = os.path.join(folder, written)
         if os.path.exists(path):
