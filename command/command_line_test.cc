@@ -82,7 +82,9 @@ TEST_F(CommandLineTest, SaysWhatATypeOfThisProjectSays) {
 }
 
 TEST_F(CommandLineTest, SaysWhyAFlagIsAbsent) {
-  const AbsentFlags absent = {{"model", "there is one model only"}, {"test_epochs", "it is there"}};
+  FlagSet absent;
+  absent.absent("model", "there is one model only");
+  absent.absent("test_epochs", "it is there");
   for (const std::vector<const char*>& words : std::vector<std::vector<const char*>>{
            {"program", "--model=x"}, {"program", "--model", "x"}}) {
     EXPECT_THAT(
@@ -161,6 +163,60 @@ TEST_F(CommandLineTest, HelpShowsTheDefaultsThatAProgramHasSet) {
   absl::SetFlag(&FLAGS_test_epochs, 12);
   EXPECT_EQ(read({"--test_epochs=5", "--help"}), Request::kNothing);
   EXPECT_THAT(out_.str(), HasSubstr("--test_epochs  (12)"));
+}
+
+// A command's own settings, as one of several commands of a program has them.
+TEST_F(CommandLineTest, ACommandHasFlagsOfItsOwn) {
+  int64_t rows = 8;
+  std::optional<double> speed;
+  bool fast = true;
+  std::vector<int64_t> sizes;
+  FlagSet flags;
+  flags.add("rows", rows, 1, 16, "How many.");
+  flags.add("speed", speed, 0, 10, "How fast.");
+  flags.add("fast", fast, "Whether it is fast.");
+  const auto by_length = [](const std::string& text) {
+    if (text == "none") throw std::invalid_argument("--sizes=none: give some");
+    return std::vector<int64_t>{static_cast<int64_t>(text.size())};
+  };
+  flags.parsed("sizes", sizes, by_length, "Which sizes.", "all");
+  const auto read_own = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), "program");
+    return read_flags(static_cast<int>(words.size()), words.data(), "", "", out_, flags);
+  };
+  EXPECT_EQ(read_own({"--rows=16", "--speed", "2.5", "--nofast", "--sizes=abc", "--test_epochs=7"}),
+            Request::kRun);
+  EXPECT_EQ(rows, 16);
+  EXPECT_EQ(speed, 2.5);
+  EXPECT_FALSE(fast);
+  EXPECT_EQ(sizes, std::vector<int64_t>{3});
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_epochs), 7);
+  const auto refused = [&](const char* word, const std::string& why) {
+    EXPECT_THAT([&] { read_own({word}); }, ThrowsMessage<std::invalid_argument>(StrEq(why)));
+  };
+  refused("--rows=17", "--rows=17: give a number from 1 to 16");
+  refused("--rows=x", "--rows=x: give a whole number");
+  refused("--speed=-1", "--speed=-1: give a number from 0 to 10");
+  refused("--speed=x", "--speed=x: give a number");
+  refused("--fast=x", "--fast=x: give true or false");
+  refused("--sizes=none", "--sizes=none: give some");
+  refused("--row=2", "there is no flag --row; did you mean --rows?");
+
+  std::optional<double> unset;
+  int64_t eight = 8;
+  FlagSet again;
+  again.add("rows", eight, 1, 16, "How many.");
+  again.add("speed", unset, 0, 10, "How fast.");
+  again.parsed("sizes", sizes, by_length, "Which sizes.", "all");
+  const std::vector<const char*> help = {"program", "--help"};
+  EXPECT_EQ(read_flags(2, help.data(), "", "", out_, again), Request::kNothing);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("--rows  (8)\n"), HasSubstr("--speed\n"),
+                                HasSubstr("--sizes  (all)\n"), HasSubstr("--test_epochs  (")));
+
+  FlagSet twice;
+  twice.add("test_epochs", eight, "Also a flag of the program.");
+  EXPECT_THAT([&] { read_flags(2, help.data(), "", "", out_, twice); },
+              ThrowsMessage<std::logic_error>(HasSubstr("rename it")));
 }
 
 TEST(QuotedForShell, OnlyWhereItIsNeeded) {

@@ -10,8 +10,6 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "command/wrap.h"
 #include "command/wrong_value.h"
 #include "text/closest.h"
@@ -23,43 +21,60 @@ namespace {
 constexpr std::size_t kColumns = 80;
 constexpr std::size_t kIndent = 6;  // columns before the text that explains a flag
 
-// The flags that this project defines, without those of Abseil.
-std::map<std::string, absl::CommandLineFlag*> own_flags() {
-  std::map<std::string, absl::CommandLineFlag*> flags;
+using Flags = std::map<std::string, Flag>;
+
+Flag of_abseil(absl::CommandLineFlag& flag) {
+  const bool is_bool = flag.IsOfType<bool>();
+  std::string kind;
+  if (flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>()) kind = "a whole number";
+  if (flag.IsOfType<uint64_t>() || flag.IsOfType<std::optional<uint64_t>>()) {
+    kind = "a whole number from 0 on";
+  }
+  if (flag.IsOfType<double>() || flag.IsOfType<std::optional<double>>()) kind = "a number";
+  if (is_bool) kind = "true or false";
+  return {flag.Help(), flag.CurrentValue(), is_bool, kind,
+          [&flag, kind](const std::string& text, std::string* why) {
+            if (flag.ParseFrom(text, why)) return true;
+            // What the AbslParseFlag() of one of this project's types says stands behind Abseil's
+            // sentence.
+            const std::string sentence =
+                absl::StrCat("Illegal value '", text, "' specified for flag '", flag.Name(), "'; ");
+            *why = absl::StartsWith(*why, sentence) ? why->substr(sentence.size())
+                   : kind.empty()                   ? "give another value: " + *why
+                                                    : "";
+            return false;
+          }};
+}
+
+// Adds the flags that this project defines, without those of Abseil.
+Flags with_own_flags(Flags flags) {
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (!absl::StrContains(flag->Filename(), "absl/")) flags[std::string(name)] = flag;
+    if (absl::StrContains(flag->Filename(), "absl/")) continue;
+    if (!flags.emplace(name, of_abseil(*flag)).second) {
+      throw std::logic_error(absl::StrCat("the flag --", name, " of ", flag->Filename(),
+                                          " has the name of a flag of the command: rename it"));
+    }
   }
   return flags;
 }
 
-// The values that flags have before the command line is read: their defaults, which a program may
-// have set.
-std::map<std::string, std::string> values_of(
-    const std::map<std::string, absl::CommandLineFlag*>& flags) {
-  std::map<std::string, std::string> values;
-  for (const auto& [name, flag] : flags) values[name] = flag->CurrentValue();
-  return values;
-}
-
-void print_help(std::ostream& out, const std::string& usage,
-                const std::map<std::string, std::string>& defaults) {
+void print_help(std::ostream& out, const std::string& usage, const Flags& flags) {
   out << wrap_lines(usage, kColumns) << "\nFlags:\n";
-  for (const auto& [name, flag] : own_flags()) {
-    const std::string& value = defaults.at(name);
+  for (const auto& [name, flag] : flags) {
     out << "  --" << name;
     // The default value is shown, unless it stands for something else: then the flag's own text has
     // "Default:".
-    const bool told = absl::StrContains(flag->Help(), "Default:");
-    if (!value.empty() && !told) out << "  (" << value << ")";
+    const bool told = absl::StrContains(flag.help, "Default:");
+    if (!flag.value.empty() && !told) out << "  (" << flag.value << ")";
     out << "\n";
-    out << wrap(std::string(flag->Help()), kColumns, kIndent, kIndent);
+    out << wrap(flag.help, kColumns, kIndent, kIndent);
   }
   out << "  --help, --version\n";
 }
 
-std::string suggestion(const std::string& name) {
+std::string suggestion(const std::string& name, const Flags& flags) {
   std::vector<std::string> names = {"help", "version"};
-  for (const auto& [known, flag] : own_flags()) names.push_back(known);
+  for (const auto& [known, flag] : flags) names.push_back(known);
   const std::string meant = text::closest(name, names);
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
@@ -73,59 +88,40 @@ bool strip_dashes(std::string& argument) {
   return true;
 }
 
-[[noreturn]] void refuse_word(std::string word) {
+[[noreturn]] void refuse_word(std::string word, const Flags& flags) {
   const std::string given = text::quoted(word) + " is not a flag";
   for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
     if (word.rfind(dash, 0) != 0) continue;
     word.erase(0, dash.size());  // text editors turn "--" into such dashes
     throw std::invalid_argument(given + ": its dash is not the one of the keyboard" +
-                                suggestion(word.substr(0, word.find('='))));
+                                suggestion(word.substr(0, word.find('=')), flags));
   }
-  throw std::invalid_argument(given + suggestion(word.substr(0, word.find('='))));
+  throw std::invalid_argument(given + suggestion(word.substr(0, word.find('=')), flags));
 }
 
-bool is_whole_number(const absl::CommandLineFlag& flag) {
-  return flag.IsOfType<int64_t>() || flag.IsOfType<std::optional<int64_t>>();
-}
-
-bool is_unsigned(const absl::CommandLineFlag& flag) {
-  return flag.IsOfType<uint64_t>() || flag.IsOfType<std::optional<uint64_t>>();
-}
-
-void set(absl::CommandLineFlag& flag, const std::string& value) {
+void set(const std::string& name, const Flag& flag, const std::string& value) {
   // An empty value mostly comes from an empty shell variable. To get the default, the user leaves
   // the flag out.
   if (value.empty()) {
-    throw std::invalid_argument(flag_text(flag.Name(), "") +
+    throw std::invalid_argument(flag_text(name, "") +
                                 " has no value; give one, or leave the flag out");
   }
-  std::string error;
-  if (flag.ParseFrom(value, &error)) return;
-  // What the AbslParseFlag() of one of this project's types says stands behind Abseil's sentence.
-  absl::string_view why = error;
-  if (absl::ConsumePrefix(&why, absl::StrCat("Illegal value '", value, "' specified for flag '",
-                                             flag.Name(), "'; "))) {
-    throw wrong_value(flag.Name(), value, why);
-  }
-  throw wrong_value(flag.Name(), value,
-                    "give " + (is_whole_number(flag)   ? "a whole number"
-                               : is_unsigned(flag)     ? "a whole number from 0 on"
-                               : flag.IsOfType<bool>() ? "true or false"
-                                                       : "another value: " + error));
+  std::string why;
+  if (flag.set(value, &why)) return;
+  throw wrong_value(name, value, why.empty() ? "give " + flag.kind : why);
 }
 
 }  // namespace
 
 Request read_flags(int argc, const char* const* argv, const std::string& usage,
-                   const std::string& version, std::ostream& out, const AbsentFlags& absent) {
-  const std::map<std::string, absl::CommandLineFlag*> flags = own_flags();
-  const std::map<std::string, std::string> defaults = values_of(flags);
+                   const std::string& version, std::ostream& out, const FlagSet& set_of_command) {
+  const Flags flags = with_own_flags(set_of_command.flags_);
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     std::string name = argument;
-    if (!strip_dashes(name)) refuse_word(argument);
+    if (!strip_dashes(name)) refuse_word(argument, flags);
     if (name == "help" || name == "h" || name.rfind("help=", 0) == 0) {
-      print_help(out, usage, defaults);
+      print_help(out, usage, flags);
       return Request::kNothing;
     }
     if (name == "version" || name == "v") {
@@ -139,20 +135,20 @@ Request read_flags(int argc, const char* const* argv, const std::string& usage,
     const auto flag = flags.find(name);
     if (flag == flags.end()) {
       const auto negated = name.rfind("no", 0) == 0 ? flags.find(name.substr(2)) : flags.end();
-      if (has_value || negated == flags.end() || !negated->second->IsOfType<bool>()) {
-        if (const auto why = absent.find(name); why != absent.end()) {
-          throw std::invalid_argument("there is no flag --" + text::shown(name) + ": " +
-                                      why->second + "; --help lists the flags");
-        }
-        throw std::invalid_argument("there is no flag --" + text::shown(name) + suggestion(name));
+      if (has_value || negated == flags.end() || !negated->second.is_bool) {
+        const auto why = set_of_command.absent_.find(name);
+        throw std::invalid_argument("there is no flag --" + text::shown(name) +
+                                    (why == set_of_command.absent_.end()
+                                         ? suggestion(name, flags)
+                                         : ": " + why->second + "; --help lists the flags"));
       }
-      set(*negated->second, "false");
+      set(negated->first, negated->second, "false");
     } else if (has_value) {
-      set(*flag->second, value);
-    } else if (flag->second->IsOfType<bool>()) {
-      set(*flag->second, "true");
+      set(name, flag->second, value);
+    } else if (flag->second.is_bool) {
+      set(name, flag->second, "true");
     } else if (i + 1 < argc) {
-      set(*flag->second, argv[++i]);
+      set(name, flag->second, argv[++i]);
     } else {
       throw std::invalid_argument("--" + name + " needs a value: --" + name + "=...");
     }

@@ -26,7 +26,7 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<Work()>& prepare, const AbsentFlags& absent,
+                const std::function<Work()>& prepare, const FlagSet& flags,
                 const SaysOfMistake& says) {
   start_with_sleeping_threads(argc, argv);
   // SIGPIPE is ignored, because hours of work must not end if the reader of the output closes it
@@ -34,7 +34,7 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
   std::signal(SIGPIPE, SIG_IGN);
   MainOptions options;
   options.version = version_text();
-  options.absent = absent;
+  options.flags = flags;
   options.code = [](const std::exception& error) {
     return dynamic_cast<const c10::ValueError*>(&error) != nullptr ? kUsageExitCode
                                                                    : exit_code_of(error);

@@ -34,7 +34,7 @@ using SaysOfMistake = std::function<std::string(const std::exception& mistake)>;
 // Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for any other exception from
 // `prepare` or the work, and if the output cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
-                const std::function<Work()>& prepare, const AbsentFlags& absent = {},
+                const std::function<Work()>& prepare, const FlagSet& flags = {},
                 const SaysOfMistake& says = nullptr);
 
 // The same for a command whose flags are read into settings: `read` returns them and `run` works by
@@ -42,9 +42,9 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
 template <typename Settings>
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::common_type_t<std::function<Settings()>>& read,
-                int (*run)(const Settings&), const AbsentFlags& absent = {}) {
+                int (*run)(const Settings&)) {
   const auto prepare = [&]() -> Work { return [settings = read(), run] { return run(settings); }; };
-  return run_command(argc, argv, usage, prepare, absent);
+  return run_command(argc, argv, usage, prepare);
 }
 
 }  // namespace gpipe::command

@@ -33,8 +33,7 @@ int run_main(int argc, const char* const* argv, const std::string& usage,
              const std::function<Work()>& prepare, const MainOptions& options) {
   Work work;
   try {
-    if (read_flags(argc, argv, usage, options.version, std::cout, options.absent) ==
-        Request::kRun) {
+    if (read_flags(argc, argv, usage, options.version, std::cout, options.flags) == Request::kRun) {
       work = prepare();
     }
   } catch (const std::exception& error) {

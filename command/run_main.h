@@ -24,7 +24,7 @@ int exit_code_of(const std::exception& error);
 // What programs may have of their own: the answer to --version, exit codes and messages.
 struct MainOptions {
   std::string version = kProject;  // the answer to --version
-  AbsentFlags absent = {};
+  FlagSet flags = {};              // flags that the program does not define with ABSL_FLAG
   // The exit code for an error before the work: kUsageExitCode for wrong usage.
   std::function<int(const std::exception& error)> code = exit_code_of;
   // The message for an error.

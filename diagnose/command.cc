@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -26,6 +25,7 @@
 #include "command/balance_flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"
+#include "command/flags.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
@@ -37,27 +37,10 @@
 #include "gpipe/options.h"
 #include "gpipe/pipeline_setup.h"
 
-ABSL_FLAG(std::string, model, "", gpipe::balance::zoo_help());
-ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
-ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
-          "How many partitions. Default: as many as --balance has.");
-ABSL_FLAG(std::string, balance, "",
-          "Layers of each partition, such as 20,31. Default: cut by measured times.");
-ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
-ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
-          gpipe::balance::checkpoint_help());
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(int64_t, threads, 0, "Threads of a partition. Default: 0, an equal share.");
-ABSL_FLAG(double, seconds, 1, "Seconds of each measurement; there are about ten.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of the data, and of weights that no file has.");
-ABSL_FLAG(std::string, json, "", "Write the diagnosis as JSON to this file too.");
-
 namespace gpipe {
 namespace {
 
 using balance::CommandModel;
-using command::in_range;
 
 constexpr char kUsage[] =
     "Says why training is slow in a pipeline on this machine's CPU, and what to change:\n"
@@ -71,52 +54,54 @@ constexpr char kUsage[] =
 constexpr int64_t kMost = int64_t{1} << 30;
 
 struct Settings {
+  balance::ZooFlags zoo;
   CommandModel model;
   bool is_of_folder = false;
   bool has_weights = false;  // whether the folder of the model has weights
-  int64_t partitions = 0;
+  std::optional<int64_t> partitions;
   std::vector<int64_t> balance;  // empty if the best cut is to be measured
-  int64_t chunks = 0, threads = 0;
+  int64_t chunks = 8, threads = 0;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  ScheduleChoice schedule;
-  double seconds = 0;
+  ScheduleChoice schedule = balance::one_f_one_b();
+  double seconds = 1;
   uint64_t seed = 0;
   std::string json;  // an absolute path
 };
 
-void read_cut(Settings& settings) {
-  const int64_t layers = settings.model.layers();
-  const std::string given = absl::GetFlag(FLAGS_balance);
-  settings.balance = command::parse_balance(given);
-  settings.partitions =
-      balance::read_partitions(absl::GetFlag(FLAGS_partitions), settings.balance, kMost);
-  balance::check_cut(settings.partitions, settings.balance, given, layers, settings.model.title());
+void add_flags(Settings& settings, command::FlagSet& flags) {
+  settings.zoo.batch = 32;
+  settings.zoo.add_to(flags);
+  flags.add("partitions", settings.partitions, 1, kMost,
+            "How many partitions. Default: as many as --balance has.");
+  flags.parsed("balance", settings.balance, command::parse_balance,
+               "Layers of each partition, such as 20,31. Default: cut by measured times.");
+  flags.add("chunks", settings.chunks, 1, kMost, "Micro-batches of a mini-batch.");
+  flags.add("checkpoint", settings.checkpoint, balance::checkpoint_help());
+  flags.add("schedule", settings.schedule, balance::schedule_help());
+  flags.add("threads", settings.threads, 0, 1024,
+            "Threads of a partition. Default: 0, an equal share.");
+  flags.add("seconds", settings.seconds, 1e-3, 1e6,
+            "Seconds of each measurement; there are about ten.");
+  flags.add("seed", settings.seed, "Seed of the data, and of weights that no file has.");
+  flags.add("json", settings.json, "Write the diagnosis as JSON to this file too.");
 }
 
-Settings read_settings() {
-  Settings settings;
-  const std::string name = absl::GetFlag(FLAGS_model);
-  settings.model = balance::given_zoo_model(
-      name, in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost), /*weights=*/true);
+void read_settings(Settings& settings) {
+  settings.model = balance::given_zoo_model(settings.zoo, /*weights=*/true);
   settings.is_of_folder = settings.model.name.rfind("hf:", 0) == 0;
   settings.has_weights = !balance::folder_with_weights(settings.model.name).empty();
-  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > settings.model.rows()) {
     throw command::wrong_value(
         "chunks", settings.chunks,
         absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
                         settings.model.rows()));
   }
-  read_cut(settings);
-  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
+  settings.partitions = balance::read_partitions(settings.partitions, settings.balance);
+  balance::check_cut(*settings.partitions, settings.balance, settings.model.layers(),
+                     settings.model.title());
   // Throws if the schedule cannot have these sizes.
-  (void)settings.schedule.make(settings.partitions, settings.chunks);
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
-  settings.seconds = command::at_least("seconds", absl::GetFlag(FLAGS_seconds), 1e-3, 1e6);
-  settings.seed = absl::GetFlag(FLAGS_seed);
-  settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
-  return settings;
+  (void)settings.schedule.make(*settings.partitions, settings.chunks);
+  settings.json = command::FileFlags().output("json", settings.json);
 }
 
 // A sentence that says whether the weights are the folder's or random ones.
@@ -136,7 +121,7 @@ int run(const Settings& settings) {
   at::manual_seed(settings.seed);
   const CommandModel& model = settings.model;
   std::cerr << absl::StrFormat("measuring %s: %d rows in %d partitions\n", model.title(),
-                               model.rows(), settings.partitions);
+                               model.rows(), *settings.partitions);
   const torch::nn::Sequential network = model.make();
   interrupt.check();
   const Tensors inputs = model.inputs(model.rows(), c10::kCPU);
@@ -152,7 +137,7 @@ int run(const Settings& settings) {
   std::vector<int64_t> balance = settings.balance;
   if (balance.empty()) {
     balance = balance::balance_by_time(
-        settings.partitions, network, inputs,
+        *settings.partitions, network, inputs,
         balance::TimeOptions()
             .timeout(settings.seconds)
             .micro_batch_rows((model.rows() + settings.chunks - 1) / settings.chunks)
@@ -160,7 +145,7 @@ int run(const Settings& settings) {
             .recompute(settings.checkpoint != Checkpoint::kNever)
             .progress([&](const balance::TimeProgress&) { interrupt.check(); }));
   }
-  const Placement placement = settings.schedule.placement(settings.partitions);
+  const Placement placement = settings.schedule.placement(*settings.partitions);
   const GPipe pipe(network, GPipeOptions(balance)
                                 .chunks(settings.chunks)
                                 .checkpoint(settings.checkpoint)
@@ -187,6 +172,12 @@ int run(const Settings& settings) {
 }  // namespace gpipe
 
 int main(int argc, char** argv) {
-  return gpipe::command::run_command<gpipe::Settings>(argc, argv, gpipe::kUsage,
-                                                      gpipe::read_settings, gpipe::run);
+  gpipe::Settings settings;
+  gpipe::command::FlagSet flags;
+  gpipe::add_flags(settings, flags);
+  const auto prepare = [&]() -> gpipe::command::Work {
+    gpipe::read_settings(settings);
+    return [&] { return gpipe::run(settings); };
+  };
+  return gpipe::command::run_command(argc, argv, gpipe::kUsage, prepare, flags);
 }

@@ -1,5 +1,3 @@
-#include "balance/commands/balance_command.h"
-
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
 #include <torch/cuda.h>
@@ -17,12 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "balance/commands/command_model.h"
+#include "balance/commands/commands.h"
 #include "balance/commands/cut_flags.h"
 #include "balance/commands/training_flags.h"
 #include "balance/costs/autocast.h"
@@ -43,53 +40,8 @@
 #include "gpipe/cut_sizes.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 
-ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
-          "How many partitions. Default: as many as --balance has.");
-ABSL_FLAG(
-    std::string, balance, "",
-    "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
-ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
-ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
-          gpipe::balance::checkpoint_help());
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(std::optional<std::string>, device, std::nullopt,
-          "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
-ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
-          "Threads of a partition on the CPU, when it is measured and when it runs. Default: an "
-          "equal share of this machine's for each partition.");
-ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
-          "How many partitions can compute at once. Default: all; measured on the CPU, as many as "
-          "this machine has threads for.");
-ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
-          "Seconds after which no further pass over the layers begins. Default: 10.");
-ABSL_FLAG(std::optional<uint64_t>, seed, std::nullopt,
-          "Seed of the parameters and the inputs. Default: 0.");
-ABSL_FLAG(std::string, profile, "", "Read this profile instead of measuring one.");
-ABSL_FLAG(std::string, save_profile, "", "Write the measured profile to this file.");
-ABSL_FLAG(std::string, slowness, "",
-          "Seconds that each partition's device takes for 1 second of the measured device, such "
-          "as 1,1,2. Default: 1 for all.");
-ABSL_FLAG(double, bandwidth_gbps, 0.0,
-          "Gigabits per second between two partitions. Default: transfers take no time.");
-ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes in addition to its bytes.");
-ABSL_FLAG(double, overhead_us, 0.0,
-          "Microseconds that a forward or backward takes in addition to its layers.");
-ABSL_FLAG(double, contention, 1.0,
-          "Factor by which a forward or backward is slower while other partitions compute, as they "
-          "share caches and memory.");
-ABSL_FLAG(double, param_scale, 2.0,
-          "Memory of a parameter with its gradient and the optimizer's state, in units of its "
-          "size: 2 for SGD, 3 with momentum, 4 for Adam.");
-ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
-ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
-ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too.");
-
 namespace gpipe::balance {
 namespace {
-
-using command::at_least;
-using command::in_range;
 
 constexpr char kPurpose[] =
     "Cuts a network into the partitions of a pipeline: measures what each layer costs,\n"
@@ -103,18 +55,20 @@ struct Settings {
   std::string model_name;  // empty: not known
   CommandModel model;      // a profile's model may be unknown
   bool measured = false;   // whether the profile was measured now; false with --profile
+  std::string profile;     // the file of --profile
   SavedProfile saved;      // the profile of --profile
   int64_t rows = 0;        // rows of a micro-batch
-  c10::Device device = c10::kCPU;
-  int64_t threads = 0;
-  double timeout = 0;
-  uint64_t seed = 0;
+  std::optional<c10::Device> device;
+  std::optional<int64_t> threads, cores;
+  std::optional<double> timeout;
+  std::optional<uint64_t> seed;
   std::optional<at::ScalarType> autocast;
-  int64_t partitions = 0;
+  bool deferred_batch_norm = false;
+  std::optional<int64_t> partitions;
   std::vector<int64_t> balance;  // empty: to be found
+  ScheduleChoice schedule = one_f_one_b();
   ExplainOptions options;
-  std::string schedule;      // the name of the schedule in `options`
-  std::string save_profile;  // absolute paths
+  std::string save_profile;  // absolute paths, as is `json`
   std::string json;
 };
 
@@ -136,9 +90,8 @@ c10::Device parse_device(const std::string& text) {
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
-std::vector<double> parse_slowness(const std::string& text, int64_t partitions) {
+std::vector<double> parse_slowness(const std::string& text) {
   std::vector<double> result;
-  if (text.empty()) return result;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double value = 0;
     if (!absl::SimpleAtod(item, &value) || !(value > 0 && value <= command::kMostReal)) {
@@ -148,16 +101,55 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
     }
     result.push_back(value);
   }
-  if (static_cast<int64_t>(result.size()) != partitions) {
-    throw std::invalid_argument(
-        absl::StrFormat("--slowness=%s has %d numbers, but there are %d partitions", text,
-                        result.size(), partitions));
-  }
   return result;
 }
 
+void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) {
+  ExplainOptions& options = settings.options;
+  flags.add("partitions", settings.partitions, 1, kMost,
+            "How many partitions. Default: as many as --balance has.");
+  flags.parsed(
+      "balance", settings.balance, command::parse_balance,
+      "Layers of each partition, such as 20,31: explains this cut. Default: the fastest found.");
+  options.chunks = 8;
+  flags.add("chunks", options.chunks, 1, kMost, "Micro-batches of a mini-batch.");
+  flags.add("checkpoint", options.checkpoint, checkpoint_help());
+  flags.add("schedule", settings.schedule, schedule_help());
+  flags.parsed("device", settings.device, parse_device,
+               "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
+  flags.add("threads", settings.threads, 1, kMost,
+            "Threads of a partition on the CPU, when it is measured and when it runs. Default: an "
+            "equal share of this machine's for each partition.");
+  flags.add("cores", settings.cores, 1, kMost,
+            "How many partitions can compute at once. Default: all; measured on the CPU, as many "
+            "as this machine has threads for.");
+  flags.add("timeout", settings.timeout, 1e-3, command::kMostReal,
+            "Seconds after which no further pass over the layers begins. Default: 10.");
+  flags.add("seed", settings.seed, "Seed of the parameters and the inputs. Default: 0.");
+  flags.add("profile", settings.profile, "Read this profile instead of measuring one.");
+  flags.add("save_profile", settings.save_profile, "Write the measured profile to this file.");
+  flags.parsed("slowness", options.slowness, parse_slowness,
+               "Seconds that each partition's device takes for 1 second of the measured device, "
+               "such as 1,1,2. Default: 1 for all.");
+  flags.add("bandwidth_gbps", options.bandwidth, 0, command::kMostReal,
+            "Gigabits per second between two partitions. Default: transfers take no time.");
+  flags.add("latency_us", options.latency, 0, command::kMostReal, latency_help());
+  flags.add("overhead_us", options.overhead, 0, command::kMostReal,
+            "Microseconds that a forward or backward takes in addition to its layers.");
+  flags.add("contention", options.contention, 1, command::kMostReal,
+            "Factor by which a forward or backward is slower while other partitions compute, as "
+            "they share caches and memory.");
+  flags.add("param_scale", options.param_scale, 0, kMostParamScale,
+            "Memory of a parameter with its gradient and the optimizer's state, in units of its "
+            "size: 2 for SGD, 3 with momentum, 4 for Adam.");
+  flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
+  flags.add("deferred_batch_norm", settings.deferred_batch_norm, deferred_batch_norm_help());
+  flags.add("json", settings.json, "Write the explanation as JSON to this file too.");
+}
+
 // Sets the rows of a micro-batch and the number of micro-batches.
-void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
+void cut_batch(Settings& settings, int64_t batch) {
+  const int64_t chunks = settings.options.chunks;
   if (chunks > batch) {
     throw command::wrong_value(
         "chunks", chunks,
@@ -171,26 +163,27 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
 }
 
 // With --profile nothing is measured, so flags about measuring would have no effect.
-void refuse_flags_of_measuring(const std::string& path) {
-  (void)in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
+void refuse_flags_of_measuring(const Settings& settings) {
   std::vector<std::string> given;
-  if (!absl::GetFlag(FLAGS_save_profile).empty()) given.push_back("--save_profile");
-  if (absl::GetFlag(FLAGS_device)) given.push_back("--device");
-  if (absl::GetFlag(FLAGS_threads)) given.push_back("--threads");
-  if (absl::GetFlag(FLAGS_timeout)) given.push_back("--timeout");
-  if (absl::GetFlag(FLAGS_seed)) given.push_back("--seed");
-  if (!absl::GetFlag(FLAGS_autocast).empty()) given.push_back("--autocast");
-  if (absl::GetFlag(FLAGS_deferred_batch_norm)) given.push_back("--deferred_batch_norm");
+  if (!settings.save_profile.empty()) given.push_back("--save_profile");
+  if (settings.device) given.push_back("--device");
+  if (settings.threads) given.push_back("--threads");
+  if (settings.timeout) given.push_back("--timeout");
+  if (settings.seed) given.push_back("--seed");
+  if (settings.autocast) given.push_back("--autocast");
+  if (settings.deferred_batch_norm) given.push_back("--deferred_batch_norm");
   if (given.empty()) return;
   throw std::invalid_argument(absl::StrFormat(
       "%s %s for a profile that is measured, not for one that is read with --profile (%s): leave "
       "one of them out",
-      absl::StrJoin(given, ", "), given.size() == 1 ? "is" : "are", path));
+      absl::StrJoin(given, ", "), given.size() == 1 ? "is" : "are", settings.profile));
 }
 
-void read_profile(Settings& settings, const std::string& path, int64_t chunks,
-                  std::optional<int64_t> batch) {
-  refuse_flags_of_measuring(path);
+void read_profile(Settings& settings) {
+  refuse_flags_of_measuring(settings);
+  const std::string& path = settings.profile;
+  const int64_t chunks = settings.options.chunks;
+  const std::optional<int64_t> batch = settings.model.batch;
   settings.saved = load_profile(path);
   if (!settings.model_name.empty() && !settings.saved.model.empty() &&
       settings.saved.model != settings.model_name) {
@@ -206,7 +199,7 @@ void read_profile(Settings& settings, const std::string& path, int64_t chunks,
         "counted; give --chunks=%d or fewer",
         chunks, rows, path, most));
   }
-  cut_batch(settings, batch.value_or(rows * chunks), chunks);
+  cut_batch(settings, batch.value_or(rows * chunks));
   if (settings.rows != rows) {
     throw std::invalid_argument(absl::StrFormat(
         "--batch=%d and --chunks=%d make micro-batches of %d rows, but %s has them of %d rows; "
@@ -217,17 +210,14 @@ void read_profile(Settings& settings, const std::string& path, int64_t chunks,
 
 void read_model(Settings& settings, const CommandFace& face, command::FileFlags& files) {
   // The seed also applies to the sample of a user's model.
-  settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
-  at::manual_seed(settings.seed);
-  settings.model = face.find_model();
+  at::manual_seed(settings.seed.value_or(0));
+  settings.model = face.find_model(settings.profile);
   settings.model_name = settings.model.saved_name;
-  const std::string path = files.input("profile", absl::GetFlag(FLAGS_profile));
-  const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
-  const std::optional<int64_t> batch = in_range("batch", settings.model.batch, 1, kMost);
-  settings.measured = path.empty();
-  if (!settings.measured) return read_profile(settings, path, chunks, batch);
+  settings.profile = files.input("profile", settings.profile);
+  settings.measured = settings.profile.empty();
+  if (!settings.measured) return read_profile(settings);
   settings.model.check_values();
-  cut_batch(settings, settings.model.rows(), chunks);
+  cut_batch(settings, settings.model.rows());
 }
 
 // The number of layers, counted on the meta device.
@@ -244,79 +234,72 @@ int64_t layers_of(const Settings& settings) {
 }
 
 void read_cut(Settings& settings) {
-  settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
-  settings.partitions = read_partitions(absl::GetFlag(FLAGS_partitions), settings.balance, kMost);
+  settings.partitions = read_partitions(settings.partitions, settings.balance);
   const int64_t layers = layers_of(settings);
   const std::string name = !settings.model_name.empty() ? settings.model_name
                            : settings.model.make        ? settings.model.title()
                                                         : "the profile";
-  check_cut(settings.partitions, settings.balance, absl::StrJoin(settings.balance, ","), layers,
-            name);
+  check_cut(*settings.partitions, settings.balance, layers, name);
 }
 
 void read_options(Settings& settings) {
   ExplainOptions& options = settings.options;
-  options.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
-  options.schedule = std::move(schedule.make);
-  settings.schedule = std::move(schedule.name);
-  options.slowness = parse_slowness(absl::GetFlag(FLAGS_slowness), settings.partitions);
-  options.bandwidth = at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
-  options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
-  options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
-  options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
-  options.param_scale =
-      at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0, kMostParamScale);
-  options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
-  (void)options.schedule(settings.partitions, options.chunks);  // throws for too large a schedule
-
-  settings.device = parse_device(absl::GetFlag(FLAGS_device).value_or("cpu"));
-  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
-  settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(10.0), 1e-3);
-  if (!settings.measured || !settings.device.is_cpu()) return;
-  const int64_t all = internal::default_cpu_threads();
-  if (settings.threads == 0) settings.threads = std::max<int64_t>(all / settings.partitions, 1);
-  if (options.cores == 0) options.cores = std::max<int64_t>(all / settings.threads, 1);
+  const int64_t partitions = *settings.partitions;
+  if (!options.slowness.empty() && static_cast<int64_t>(options.slowness.size()) != partitions) {
+    throw std::invalid_argument(
+        absl::StrFormat("--slowness=%s has %d numbers, but there are %d partitions",
+                        absl::StrJoin(options.slowness, ","), options.slowness.size(), partitions));
+  }
+  options.schedule = settings.schedule.make;
+  (void)options.schedule(partitions, options.chunks);  // throws for too large a schedule
+  // So far these have the units of the flags.
+  options.bandwidth = options.bandwidth * 1e9 / 8;
+  options.latency *= 1e-6;
+  options.overhead *= 1e-6;
+  if (settings.measured && settings.device.value_or(c10::kCPU).is_cpu()) {
+    const int64_t all = internal::default_cpu_threads();
+    if (!settings.threads) settings.threads = std::max<int64_t>(all / partitions, 1);
+    if (!settings.cores) settings.cores = std::max<int64_t>(all / *settings.threads, 1);
+  }
+  options.cores = settings.cores.value_or(0);
 }
 
-Settings read_settings(const CommandFace& face) {
-  Settings settings;
+void read_settings(Settings& settings, const CommandFace& face) {
   command::FileFlags files;
   read_model(settings, face, files);
   read_cut(settings);
   read_options(settings);
-  settings.save_profile = files.output("save_profile", absl::GetFlag(FLAGS_save_profile));
-  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
-  return settings;
+  settings.save_profile = files.output("save_profile", settings.save_profile);
+  settings.json = files.output("json", settings.json);
 }
 
 Profile measure(const Settings& settings, const command::InterruptScope& interrupt) {
-  at::manual_seed(settings.seed);
+  const c10::Device device = settings.device.value_or(c10::kCPU);
+  const double timeout = settings.timeout.value_or(10.0);
+  at::manual_seed(settings.seed.value_or(0));
   std::cerr << absl::StrFormat("measuring %s: %d rows on %s", settings.model.saved_title(),
-                               settings.rows, settings.device.str());
-  if (settings.threads > 0) std::cerr << ", threads: " << settings.threads;
+                               settings.rows, device.str());
+  if (settings.threads) std::cerr << ", threads: " << *settings.threads;
   std::cerr << std::endl;
   torch::nn::Sequential model = settings.model.make();
   interrupt.check();
-  model->to(settings.device);
-  const Tensors sample = settings.model.inputs(settings.rows, settings.device);
+  model->to(device);
+  const Tensors sample = settings.model.inputs(settings.rows, device);
 
-  command::Progress progress(std::cerr, "seconds",
-                             std::max<int64_t>(std::llround(settings.timeout), 1),
+  command::Progress progress(std::cerr, "seconds", std::max<int64_t>(std::llround(timeout), 1),
                              command::terminal_options(STDERR_FILENO));
   const auto on_pass = [&](const TimeProgress& time_progress) {
     interrupt.check();
     progress.update(static_cast<int64_t>(time_progress.seconds),
                     absl::StrFormat("pass %d", time_progress.passes));
   };
-  const AutocastGuard autocast(settings.device.type(), settings.autocast);
+  const AutocastGuard autocast(device.type(), settings.autocast);
   return profile(model, sample,
                  ProfileOptions()
-                     .timeout(settings.timeout)
+                     .timeout(timeout)
                      .shared_inputs(settings.model.shared_inputs)
-                     .deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm))
-                     .cpu_threads(settings.threads)
+                     .deferred_batch_norm(settings.deferred_batch_norm)
+                     .cpu_threads(settings.threads.value_or(0))
                      .progress(on_pass)
                      .after_each_layer([&] { interrupt.check(); }));
 }
@@ -325,7 +308,7 @@ std::string json_of(const Settings& settings, const Explanation& explanation) {
   nlohmann::ordered_json json = as_json(explanation);
   json["model"] = settings.model_name;
   json["checkpoint"] = to_text(settings.options.checkpoint);
-  json["schedule"] = settings.schedule;
+  json["schedule"] = settings.schedule.name;
   return json_text(json);
 }
 
@@ -341,7 +324,7 @@ int run(const Settings& settings) {
   }
   interrupt.check();
   const Profile& profile = settings.measured ? measured : settings.saved.profile;
-  const std::vector<int64_t> best = best_balance(profile, settings.partitions, settings.options);
+  const std::vector<int64_t> best = best_balance(profile, *settings.partitions, settings.options);
   const Explanation explanation =
       explain(profile, settings.balance.empty() ? best : settings.balance, settings.options);
   std::cout << "balance: " << absl::StrJoin(explanation.balance(), ",") << "\n\n"
@@ -361,9 +344,7 @@ int run(const Settings& settings) {
 }  // namespace
 
 int balance_command(int argc, const char* const* argv, const CommandFace& face) {
-  return command::run_command(
-      argc, argv, kPurpose + face.examples + kExitCodes, [&] { return read_settings(face); }, run,
-      face.absent);
+  return run_with(argc, argv, kPurpose, kExitCodes, face, add_flags, read_settings, run);
 }
 
 }  // namespace gpipe::balance

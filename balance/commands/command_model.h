@@ -19,6 +19,9 @@
 
 namespace gpipe::balance {
 
+// The most rows of a mini-batch.
+inline constexpr int64_t kMostRows = int64_t{1} << 40;
+
 // Makes tensors with that number of rows, on a device.
 using MakeRows = std::function<Tensors(int64_t rows, c10::Device device)>;
 
@@ -74,11 +77,12 @@ struct ModelFamily {
 
 // The differences between a command for the zoo and one for a user's own model.
 struct CommandFace {
-  std::string examples;         // command lines for --help
-  command::AbsentFlags absent;  // flags that only the zoo's command has
-  std::string profiling;        // the command that saves profiles of the same models
-  // called after the flags are read; throws for wrong flags
-  std::function<CommandModel()> find_model;
+  std::string examples;    // command lines for --help
+  command::FlagSet flags;  // the flags that choose the model
+  std::string profiling;   // the command that saves profiles of the same models
+  // Called after the flags are read; throws for wrong flags. `profile`: the saved profile that the
+  // command reads; then the model need not be known. Empty: none.
+  std::function<CommandModel(const std::string& profile)> find_model;
   // Only for //balance:fit, called before find_model; may be null. Returns none for a single model.
   std::function<std::optional<ModelFamily>()> find_family;
 };

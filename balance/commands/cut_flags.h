@@ -9,15 +9,14 @@
 
 namespace gpipe::balance {
 
-// The number of partitions: that of --partitions, from 1 to `most`, or else that of --balance.
-// Throws std::invalid_argument for any other number, if neither flag is given, and if they differ.
-int64_t read_partitions(std::optional<int64_t> partitions, const std::vector<int64_t>& balance,
-                        int64_t most);
+// The number of partitions: that of --partitions, or else that of --balance. Throws
+// std::invalid_argument if neither flag is given, and if they differ.
+int64_t read_partitions(std::optional<int64_t> partitions, const std::vector<int64_t>& balance);
 
 // Throws std::invalid_argument for more partitions than `layers`, the layers of `network`, and for
-// a balance that is not empty and does not sum up to them. `given`: the balance as text.
-void check_cut(int64_t partitions, const std::vector<int64_t>& balance, const std::string& given,
-               int64_t layers, const std::string& network);
+// a balance that is not empty and does not sum up to them.
+void check_cut(int64_t partitions, const std::vector<int64_t>& balance, int64_t layers,
+               const std::string& network);
 
 }  // namespace gpipe::balance
 

@@ -1,5 +1,3 @@
-#include "balance/commands/fit_command.h"
-
 #include <unistd.h>
 
 #include <chrono>
@@ -13,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/choose/fit.h"
 #include "balance/choose/fit_memory.h"
-#include "balance/commands/command_model.h"
+#include "balance/commands/commands.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
@@ -38,29 +35,6 @@
 #include "command/wrap.h"
 #include "command/wrong_value.h"
 #include "text/memory_size.h"
-
-ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
-ABSL_FLAG(double, margin_gib, 0.0,
-          "Memory to leave free on each device for what a plan cannot see: workspaces of kernels, "
-          "the driver.");
-ABSL_FLAG(
-    std::optional<int64_t>, most_batch, std::nullopt,
-    "Find the largest mini-batch that fits, with up to this many rows, instead of --batch. It is "
-    "cut into the number of micro-batches that --chunks gives, all with the same rows.");
-ABSL_FLAG(
-    std::string, chunks, "",
-    "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
-    "to the batch, and the batch; with batch norms no number that makes a micro-batch of one row.");
-ABSL_FLAG(std::string, checkpoint, "any",
-          "Which micro-batches recompute their activations: always, except_last, never, any.");
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
-ABSL_FLAG(bool, zero_grad, true,
-          "Free the gradients after each step, as Optimizer::zero_grad() does.");
-ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
-ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
-ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
 
 namespace gpipe::balance {
 namespace {
@@ -85,11 +59,14 @@ constexpr size_t kMostDevices = 64;
 struct Settings {
   CommandModel model;  // with a family, its first member
   std::optional<ModelFamily> family;
-  bool largest_batch = false;  // the family is one model with growing mini-batches
-  int64_t batch = 0;           // rows; with a family those of its first member
+  std::optional<int64_t> most_batch;  // the family is one model with growing mini-batches
+  int64_t batch = 0;                  // rows; with a family those of its first member
   std::vector<int64_t> device_bytes;
+  double margin_gib = 0;
+  std::string chunks;
   FitOptions options;
-  std::string schedule, optimizer;
+  ScheduleChoice schedule = one_f_one_b();
+  std::string optimizer = "sgd";
   std::optional<at::ScalarType> autocast;
   std::string json;  // an absolute path
 };
@@ -104,10 +81,7 @@ int64_t bytes_of(const char* flag, double gib) {
       "--%s: %g GiB is not a valid amount of memory; give numbers above 0, up to 1e6", flag, gib));
 }
 
-std::vector<int64_t> read_devices(const std::string& text) {
-  if (text.empty()) {
-    throw std::invalid_argument("give --devices_gib=22,22,..., the memory of each device");
-  }
+std::vector<int64_t> parse_devices(const std::string& text) {
   std::vector<int64_t> devices;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double gib = 0;
@@ -123,6 +97,29 @@ std::vector<int64_t> read_devices(const std::string& text) {
   return devices;
 }
 
+void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) {
+  FitOptions& options = settings.options;
+  flags.parsed("devices_gib", settings.device_bytes, parse_devices,
+               "The memory of each device, such as 22,22,40.");
+  flags.add("margin_gib", settings.margin_gib,
+            "Memory to leave free on each device for what a plan cannot see: workspaces of "
+            "kernels, the driver.");
+  flags.add("most_batch", settings.most_batch, 1, kMostBatch,
+            "Find the largest mini-batch that fits, with up to this many rows, instead of --batch. "
+            "It is cut into the number of micro-batches that --chunks gives, all with the same "
+            "rows.");
+  flags.add("chunks", settings.chunks, chunks_help());
+  flags.parsed("checkpoint", options.checkpoints(), parse_checkpoints,
+               "Which micro-batches recompute their activations: always, except_last, never, any.",
+               "any");
+  flags.add("schedule", settings.schedule, schedule_help());
+  flags.add("optimizer", settings.optimizer, optimizer_help());
+  flags.add("zero_grad", options.zero_grad(), zero_grad_help());
+  flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
+  flags.add("deferred_batch_norm", options.deferred_batch_norm(), deferred_batch_norm_help());
+  flags.add("json", settings.json, "Write the answer as JSON to this file too.");
+}
+
 void check_layers(const Settings& settings) {
   const int64_t layers = settings.model.layers();
   if (layers >= static_cast<int64_t>(settings.device_bytes.size())) return;
@@ -133,8 +130,7 @@ void check_layers(const Settings& settings) {
 
 // Makes a family of one model, in which each micro-batch has the member's number of rows.
 void read_most_batch(Settings& settings) {
-  const std::optional<int64_t> most =
-      command::in_range("most_batch", absl::GetFlag(FLAGS_most_batch), 1, kMostBatch);
+  const std::optional<int64_t> most = settings.most_batch;
   if (!most) return;
   if (settings.family) {
     throw std::invalid_argument("--most_batch is for one model; leave it out with --family");
@@ -143,14 +139,13 @@ void read_most_batch(Settings& settings) {
     throw std::invalid_argument(
         "--most_batch and --batch: it looks for the batch itself; leave one of them out");
   }
-  const std::vector<int64_t> chunks = parse_counts("chunks", absl::GetFlag(FLAGS_chunks), *most,
+  const std::vector<int64_t> chunks = parse_counts("chunks", settings.chunks, *most,
                                                    absl::StrCat("the ", *most, " of --most_batch"));
   if (chunks.size() != 1) {
     throw command::wrong_value("most_batch", *most,
                                "give one number of micro-batches, such as --chunks=8; in more of "
                                "them a larger mini-batch fits, one row in each at last");
   }
-  settings.largest_batch = true;
   ModelFamily family;
   family.name = settings.model.name;
   family.member = [model = settings.model, chunks = chunks[0]](int64_t rows) {
@@ -163,34 +158,27 @@ void read_most_batch(Settings& settings) {
   settings.family = std::move(family);
 }
 
-Settings read_settings(const CommandFace& face) {
-  Settings settings;
+void read_settings(Settings& settings, const CommandFace& face) {
   if (face.find_family) settings.family = face.find_family();
-  settings.model = settings.family ? settings.family->member(1) : face.find_model();
+  settings.model = settings.family ? settings.family->member(1) : face.find_model("");
   read_most_batch(settings);
-  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
-  settings.device_bytes = read_devices(absl::GetFlag(FLAGS_devices_gib));
-  const double margin = absl::GetFlag(FLAGS_margin_gib);
-  if (margin != 0) settings.options.margin(bytes_of("margin_gib", margin));
+  settings.batch = settings.model.rows();
+  if (settings.device_bytes.empty()) {
+    throw std::invalid_argument("give --devices_gib=22,22,..., the memory of each device");
+  }
+  FitOptions& options = settings.options;
+  if (settings.margin_gib != 0) options.margin(bytes_of("margin_gib", settings.margin_gib));
   for (const int64_t bytes : settings.device_bytes) {
-    if (bytes > settings.options.margin()) continue;
+    if (bytes > options.margin()) continue;
     throw std::invalid_argument("--margin_gib must be smaller than every device of --devices_gib");
   }
-  settings.options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch,
-                                       absl::StrFormat("the %d rows of --batch", settings.batch)));
-  settings.options.checkpoints(parse_checkpoints(absl::GetFlag(FLAGS_checkpoint)));
-  const ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
-  settings.schedule = schedule.name;
+  options.chunks(parse_counts("chunks", settings.chunks, settings.batch,
+                              absl::StrFormat("the %d rows of --batch", settings.batch)));
   // Without a schedule fit() uses 1F1B, for which it knows how many micro-batches suffice.
-  if (schedule.name != "1f1b") settings.options.schedule(schedule.make);
-  settings.optimizer = absl::GetFlag(FLAGS_optimizer);
-  settings.options.optimizer(parse_optimizer(settings.optimizer));
-  settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
-  settings.options.deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm));
-  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
-  settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
+  if (settings.schedule.name != "1f1b") options.schedule(settings.schedule.make);
+  options.optimizer(parse_optimizer(settings.optimizer));
+  settings.json = command::FileFlags().output("json", settings.json);
   check_layers(settings);
-  return settings;
 }
 
 std::string seconds_text(double seconds) {
@@ -214,7 +202,7 @@ std::string text_of(const CommandModel& model, const Settings& settings, const F
   return command::wrap(
              absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s",
                              model.title(), model.rows(), fit.chunks, fit.chunks == 1 ? "" : "es",
-                             to_text(fit.checkpoint), settings.schedule, settings.optimizer),
+                             to_text(fit.checkpoint), settings.schedule.name, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
          "\n" + to_text(fit.plan) + "\n" + to_text(worst) +
@@ -229,7 +217,7 @@ nlohmann::ordered_json json_of(const CommandModel& model, const Settings& settin
                                const Fit& fit) {
   nlohmann::ordered_json json;
   json["model"] = model.name;
-  if (settings.largest_batch) json["batch"] = model.rows();
+  if (settings.most_batch) json["batch"] = model.rows();
   json["fits"] = fit.fits;
   json["chunks"] = fit.chunks;
   json["checkpoint"] = to_text(fit.checkpoint);
@@ -282,7 +270,7 @@ Answer search_family(const Settings& settings, const FitOptions& options) {
   if (found.next > 0) {
     const CommandModel next = family.member(found.next);
     const std::string rows =
-        settings.largest_batch ? absl::StrCat(" with ", next.rows(), " rows") : "";
+        settings.most_batch ? absl::StrCat(" with ", next.rows(), " rows") : "";
     answer.text += command::wrap(
         absl::StrFormat("%s%s does not fit: %s.", next.title(), rows, found.next_fit.limit), 80, 0,
         2);
@@ -314,8 +302,8 @@ int run(const Settings& settings) {
   std::cerr << absl::StrFormat("searched for %.1f s\n", taken.count());
   if (!settings.json.empty()) {
     nlohmann::ordered_json json;
-    if (!settings.largest_batch) json["batch"] = settings.batch;
-    json["schedule"] = settings.schedule;
+    if (!settings.most_batch) json["batch"] = settings.batch;
+    json["schedule"] = settings.schedule.name;
     json["optimizer"] = settings.optimizer;
     json["device_bytes"] = settings.device_bytes;
     json["margin_bytes"] = settings.options.margin();
@@ -328,9 +316,8 @@ int run(const Settings& settings) {
 }  // namespace
 
 int fit_command(int argc, const char* const* argv, const CommandFace& face) {
-  return command::run_command(
-      argc, argv, (face.find_family ? kPurposeWithFamily : kPurpose) + face.examples + kExitCodes,
-      [&] { return read_settings(face); }, run, face.absent);
+  return run_with(argc, argv, face.find_family ? kPurposeWithFamily : kPurpose, kExitCodes, face,
+                  add_flags, read_settings, run);
 }
 
 }  // namespace gpipe::balance

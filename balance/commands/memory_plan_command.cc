@@ -1,5 +1,3 @@
-#include "balance/commands/memory_plan_command.h"
-
 #include <unistd.h>
 
 #include <cmath>
@@ -12,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "balance/commands/command_model.h"
+#include "balance/commands/commands.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
@@ -34,26 +32,6 @@
 #include "gpipe/cut_sizes.h"
 #include "text/memory_size.h"
 
-ABSL_FLAG(std::string, balance, "",
-          "Layers of each partition, such as 20,31. Default: all in one.");
-ABSL_FLAG(int64_t, chunks, 1, "Micro-batches of a mini-batch.");
-ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kExceptLast,
-          gpipe::balance::checkpoint_help());
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
-ABSL_FLAG(bool, zero_grad, true,
-          "Free the gradients after each step, as Optimizer::zero_grad() does.");
-ABSL_FLAG(double, device_gib, 0.0,
-          "GiB of each device, for the model of LibTorch's allocator. Default: 0, no limit.");
-ABSL_FLAG(std::string, device, "cuda",
-          "The type of the devices: cuda or cpu. Fused attention, LSTM and dropout keep different "
-          "tensors on the two.");
-ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
-ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
-ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
-ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
-
 namespace gpipe::balance {
 namespace {
 
@@ -69,53 +47,67 @@ struct Settings {
   CommandModel model;
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
-  std::string schedule, optimizer;  // the names of the schedule and the optimizer in `options`
+  ScheduleChoice schedule = one_f_one_b();
+  std::string optimizer = "sgd";
   std::optional<at::ScalarType> autocast;
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
   std::string json, svg;  // absolute paths
 };
 
-Settings read_settings(const CommandFace& face) {
-  Settings settings;
-  settings.model = face.find_model();
-  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
-  settings.optimizer = absl::GetFlag(FLAGS_optimizer);
-  const double device_gib = absl::GetFlag(FLAGS_device_gib);
-  if (!std::isfinite(device_gib) || device_gib < 0 || device_gib > 1e6) {
-    throw command::wrong_value("device_gib", device_gib, "give a number from 0 to 1e6");
+int64_t parse_capacity(const std::string& text) {
+  double gib = 0;
+  if (!absl::SimpleAtod(text, &gib) || !(gib >= 0 && gib <= 1e6)) {
+    throw command::wrong_value("device_gib", text, "give a number from 0 to 1e6");
   }
-  const int64_t capacity = std::llround(device_gib * text::kGiB);
-  if (device_gib > 0 && capacity == 0) {
-    throw command::wrong_value("device_gib", device_gib,
+  const int64_t capacity = std::llround(gib * text::kGiB);
+  if (gib > 0 && capacity == 0) {
+    throw command::wrong_value("device_gib", text,
                                "that is less than a byte; give 1e-9 or more, or 0 for no limit");
   }
-  const std::string device = absl::GetFlag(FLAGS_device);
-  if (device != "cuda" && device != "cpu") {
-    throw command::wrong_value("device", device, "give cuda or cpu");
-  }
-  settings.options.device_type(device == "cpu" ? c10::kCPU : c10::kCUDA);
-  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
+  return capacity;
+}
+
+c10::DeviceType parse_type(const std::string& text) {
+  if (text == "cuda") return c10::kCUDA;
+  if (text == "cpu") return c10::kCPU;
+  throw command::wrong_value("device", text, "give cuda or cpu");
+}
+
+void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) {
+  MemoryPlanOptions& options = settings.options;
+  flags.parsed("balance", options.balance(), command::parse_balance,
+               "Layers of each partition, such as 20,31. Default: all in one.");
+  flags.add("chunks", options.chunks(), 1, kMost, "Micro-batches of a mini-batch.");
+  flags.add("checkpoint", options.checkpoint(), checkpoint_help());
+  flags.add("schedule", settings.schedule, schedule_help());
+  flags.add("optimizer", settings.optimizer, optimizer_help());
+  flags.add("zero_grad", options.zero_grad(), zero_grad_help());
+  flags.parsed("device_gib", options.capacity(), parse_capacity,
+               "GiB of each device, for the model of LibTorch's allocator. Default: 0, no limit.");
+  flags.parsed("device", options.device_type(), parse_type,
+               "The type of the devices: cuda or cpu. Fused attention, LSTM and dropout keep "
+               "different tensors on the two.",
+               "cuda");
+  flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
+  flags.add("deferred_batch_norm", options.deferred_batch_norm(), deferred_batch_norm_help());
+  flags.add("json", settings.json, "Write the plan as JSON to this file too.");
+  flags.add("svg", settings.svg, "Draw what each device holds during a step to this file.");
+}
+
+void read_settings(Settings& settings, const CommandFace& face) {
+  settings.model = face.find_model("");
+  settings.batch = settings.model.rows();
   command::FileFlags files;
-  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
-  settings.svg = files.output("svg", absl::GetFlag(FLAGS_svg));
+  settings.json = files.output("json", settings.json);
+  settings.svg = files.output("svg", settings.svg);
 
   settings.network = settings.model.make_on_meta();
   const auto layers = static_cast<int64_t>((*settings.network)->size());
-  std::vector<int64_t> balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
+  std::vector<int64_t>& balance = settings.options.balance();
   if (balance.empty()) balance = {layers};
   command::check_balance_sum(balance, layers, absl::StrJoin(balance, ","), settings.model.title(),
                              one_layer_hint(layers));
-  const ScheduleChoice schedule = absl::GetFlag(FLAGS_schedule);
-  settings.schedule = schedule.name;
-  settings.options.balance(std::move(balance))
-      .chunks(command::in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost))
-      .checkpoint(absl::GetFlag(FLAGS_checkpoint))
-      .schedule(schedule.make)
-      .optimizer(parse_optimizer(settings.optimizer))
-      .zero_grad(absl::GetFlag(FLAGS_zero_grad))
-      .deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm))
-      .capacity(capacity);
-  return settings;
+  settings.options.schedule(settings.schedule.make).optimizer(parse_optimizer(settings.optimizer));
 }
 
 // Returns the options of the plan with a callback that shows the progress. `progress`: is made when
@@ -155,7 +147,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan,
   json["batch"] = settings.batch;
   json["chunks"] = settings.options.chunks();
   json["checkpoint"] = to_text(settings.options.checkpoint());
-  json["schedule"] = settings.schedule;
+  json["schedule"] = settings.schedule.name;
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
   add_json(worst, json);
@@ -178,7 +170,7 @@ int run(const Settings& settings) {
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
       absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),
-      to_text(settings.options.checkpoint()), settings.schedule);
+      to_text(settings.options.checkpoint()), settings.schedule.name);
   if (!settings.svg.empty()) command::write_result(settings.svg, to_svg(memory_plan, title));
   return 0;
 }
@@ -186,9 +178,7 @@ int run(const Settings& settings) {
 }  // namespace
 
 int memory_plan_command(int argc, const char* const* argv, const CommandFace& face) {
-  return command::run_command(
-      argc, argv, kPurpose + face.examples + kExitCodes, [&] { return read_settings(face); }, run,
-      face.absent);
+  return run_with(argc, argv, kPurpose, kExitCodes, face, add_flags, read_settings, run);
 }
 
 }  // namespace gpipe::balance

@@ -7,20 +7,15 @@
 #include <cstddef>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gpipe/batch_size.h"
 #include "text/shown.h"
-
-ABSL_FLAG(
-    std::optional<int64_t>, batch, std::nullopt,
-    "Rows of a mini-batch: the rows of the program's sample are cut or repeated. Default: those "
-    "of the sample.");
 
 namespace gpipe::balance {
 namespace {
@@ -121,14 +116,19 @@ CommandFace own_face(const std::string& program, std::string examples, MakeTrain
   CommandFace face;
   face.examples = std::move(examples);
   for (const char* flag : {"model", "image_size", "tied", "lora", "family", "step"}) {
-    face.absent[flag] =
+    face.flags.absent(
+        flag,
         "this program is for one model, which is built into it (the zoo's networks have commands "
-        "of their own)";
+        "of their own)");
   }
+  const auto batch = std::make_shared<std::optional<int64_t>>();
+  face.flags.add("batch", *batch, 1, kMostRows,
+                 "Rows of a mini-batch: the rows of the program's sample are cut or repeated. "
+                 "Default: those of the sample.");
   face.profiling = "balance_main";
-  face.find_model = [make_model = std::move(make_model), note_loss] {
+  face.find_model = [make_model = std::move(make_model), note_loss, batch](const std::string&) {
     const Training training = make_model();
-    CommandModel model = own_model(training, absl::GetFlag(FLAGS_batch));
+    CommandModel model = own_model(training, *batch);
     if (note_loss && !training.loss) {
       std::cerr << "make_model gives no loss (Training::loss): planned for the sum of the first "
                    "output"

@@ -68,6 +68,17 @@ expect_mistake "it has 6 layers, but perceptron-16 has 1; measure it again" \
 expect_mistake "which have no values to measure with" --partitions=2 --mistake=meta_inputs
 expect_mistake "perceptron-16 has 6 layers only" --partitions=7
 
+# The program of balance runs the other commands, too, if its first word names one.
+for command in memory_plan fit plan; do
+  diff <("$balance" $command --help | sed -n '/^Flags:/,$p') \
+    <("${!command}" --help | sed -n '/^Flags:/,$p') >"$work/words.log" || fail "flags of $command"
+done
+"$balance" fit --devices_gib=1,1 >"$work/word.log" 2>"$work/errors.log" || fail "the word fit"
+"$fit" --devices_gib=1,1 2>"$work/errors.log" | cmp - "$work/word.log" || fail "another fit"
+expect_mistake "there is no flag --devices_gib" --devices_gib=1,1
+expect_mistake "'fitt' is not a flag" fitt --devices_gib=1,1
+expect_mistake "'fit' is not a flag" --partitions=2 fit
+
 # memory_plan counts 4*16+16 + 2*(16*16+16) + 16*10+10 parameters. It accepts tensors on meta.
 program=$memory_plan
 "$memory_plan" --balance=2,4 --chunks=4 --optimizer=adam --json="$work/plan.json" \

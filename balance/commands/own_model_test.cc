@@ -7,10 +7,14 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include <sstream>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "balance/commands/command_model.h"
+#include "command/flags.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::balance {
@@ -154,7 +158,22 @@ TEST(OwnModel, MetaTensorsCannotBeMeasured) {
 TEST(OwnFace, HelpHasTheProgramsName) {
   const CommandFace face = own_face("/some/where/cut", "  PROGRAM --partitions=2", training, false);
   EXPECT_EQ(face.examples, "  cut --partitions=2");
-  EXPECT_EQ(face.absent.count("model"), 1);
+}
+
+TEST(OwnFace, HasItsOwnBatchAndNoModelToChoose) {
+  CommandFace face = own_face("cut", "", training, false);
+  EXPECT_EQ(face.find_model("").rows(), 3);
+  const auto read = [&](const char* word) {
+    const std::vector<const char*> words = {"cut", word};
+    std::ostringstream out;
+    command::read_flags(2, words.data(), "", "", out, face.flags);
+  };
+  read("--batch=7");
+  EXPECT_EQ(face.find_model("").rows(), 7);
+  EXPECT_THAT([&] { read("--batch=0"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("--batch=0: give a number from 1")));
+  EXPECT_THAT([&] { read("--model=unet:1,2"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("this program is for one model")));
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "balance/commands/plan_command.h"
-
 #include <ATen/Context.h>
 #include <unistd.h>
 
@@ -15,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
@@ -23,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "balance/choose/pipeline_plan.h"
 #include "balance/choose/plan.h"
-#include "balance/commands/command_model.h"
+#include "balance/commands/commands.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
@@ -39,60 +36,6 @@
 #include "command/wrong_value.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
-
-namespace {
-
-// The command that saves profiles, for --help.
-std::string& profiling() {
-  static std::string command;
-  return command;
-}
-
-}  // namespace
-
-ABSL_FLAG(std::optional<int64_t>, devices, std::nullopt, "How many devices there are, all alike.");
-ABSL_FLAG(std::string, memory, "",
-          "The memory of each device, such as 22GiB or 500MiB; a number alone is bytes. Default: "
-          "no limit.");
-ABSL_FLAG(
-    std::string, chunks, "",
-    "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up "
-    "to the batch, and the batch; with batch norms no number that makes a micro-batch of one row.");
-ABSL_FLAG(std::string, checkpoint, "any",
-          "Which micro-batches may recompute their activations: always, except_last, never, any.");
-ABSL_FLAG(std::string, schedules, "",
-          "Schedules to choose from, such as 1f1b,zb-h1; search looks for an order of its own. "
-          "Default: all that give the same bits (not gpipe), and search. There are " +
-              gpipe::schedule_names() + ".");
-ABSL_FLAG(std::string, stages_per_device, "1,2,4",
-          "How many stages a device may have: V-shaped schedules have 2, looped ones any number.");
-ABSL_FLAG(std::string, optimizer, "sgd", gpipe::balance::optimizer_help());
-ABSL_FLAG(std::string, measure, "",
-          "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
-          "Default: count their operations, for nominal devices, which need not exist.");
-ABSL_FLAG(std::string, profile, "",
-          "Use these saved profiles (" + profiling() +
-              " --save_profile), such as p4.json,p8.json, instead "
-              "of measuring: each is for micro-batches with its number of rows.");
-ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
-          "Seconds to measure each size of micro-batches. Default: 2.");
-ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
-          "Threads of a device on the CPU. Default: an equal share of this machine's.");
-ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
-          "How many devices can compute at once. Default: all; on the CPU, as many as this machine "
-          "has threads for.");
-ABSL_FLAG(std::optional<double>, tflops, std::nullopt,
-          "10^12 operations a second of a nominal device. Default: 14.");
-ABSL_FLAG(std::optional<double>, memory_gbps, std::nullopt,
-          "Gigabytes a second of a nominal device's memory. Default: 900.");
-ABSL_FLAG(double, bandwidth_gbps, 0.0,
-          "Gigabits per second between two devices. Default: transfers take no time.");
-ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes in addition to its bytes.");
-ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
-ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
-ABSL_FLAG(std::string, output, "",
-          "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
-ABSL_FLAG(std::string, json, "", "Write everything that is printed to this file, as JSON.");
 
 namespace gpipe::balance {
 namespace {
@@ -112,10 +55,15 @@ constexpr int64_t kMostDevices = 64;
 struct Settings {
   CommandModel model;
   int64_t batch = 0;
-  bool measured = false;
+  std::optional<int64_t> devices, threads, cores;
+  std::string chunks, optimizer = "sgd", measure, profile;
+  std::optional<double> timeout, tflops, memory_gbps;
+  ExplainOptions machine;
   PlanOptions options{1};
   std::optional<at::ScalarType> autocast;
   std::string output, json;  // absolute paths
+
+  bool measured() const { return !measure.empty(); }
 };
 
 int64_t parse_bytes(const std::string& text) {
@@ -138,11 +86,62 @@ int64_t parse_bytes(const std::string& text) {
   return std::llround(bytes);
 }
 
+std::vector<int64_t> parse_stages(const std::string& text) {
+  return parse_counts("stages_per_device", text, 64);
+}
+
 constexpr double kLeast = 1e-9;  // the smallest value of flags that must be above 0
 
+void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace& face) {
+  PlanOptions& options = settings.options;
+  flags.add("devices", settings.devices, 1, kMostDevices, "How many devices there are, all alike.");
+  flags.parsed("memory", options.memory(), parse_bytes,
+               "The memory of each device, such as 22GiB or 500MiB; a number alone is bytes. "
+               "Default: no limit.");
+  flags.add("chunks", settings.chunks, chunks_help());
+  flags.parsed(
+      "checkpoint", options.checkpoints(), parse_checkpoints,
+      "Which micro-batches may recompute their activations: always, except_last, never, any.",
+      "any");
+  flags.parsed("schedules", options.schedules(), parse_schedules,
+               "Schedules to choose from, such as 1f1b,zb-h1; search looks for an order of its "
+               "own. Default: all that give the same bits (not gpipe), and search. There are " +
+                   schedule_names() + ".");
+  flags.parsed(
+      "stages_per_device", options.stages_per_device(), parse_stages,
+      "How many stages a device may have: V-shaped schedules have 2, looped ones any number.",
+      "1,2,4");
+  flags.add("optimizer", settings.optimizer, optimizer_help());
+  flags.add("measure", settings.measure,
+            "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
+            "Default: count their operations, for nominal devices, which need not exist.");
+  flags.add("profile", settings.profile,
+            "Use these saved profiles (" + face.profiling +
+                " --save_profile), such as p4.json,p8.json, instead of measuring: each is for "
+                "micro-batches with its number of rows.");
+  flags.add("timeout", settings.timeout, kLeast, command::kMostReal,
+            "Seconds to measure each size of micro-batches. Default: 2.");
+  flags.add("threads", settings.threads, 1, 1024,
+            "Threads of a device on the CPU. Default: an equal share of this machine's.");
+  flags.add("cores", settings.cores, 1, kMost,
+            "How many devices can compute at once. Default: all; on the CPU, as many as this "
+            "machine has threads for.");
+  flags.add("tflops", settings.tflops, kLeast, command::kMostReal,
+            "10^12 operations a second of a nominal device. Default: 14.");
+  flags.add("memory_gbps", settings.memory_gbps, kLeast, command::kMostReal,
+            "Gigabytes a second of a nominal device's memory. Default: 900.");
+  flags.add("bandwidth_gbps", settings.machine.bandwidth, 0, command::kMostReal,
+            "Gigabits per second between two devices. Default: transfers take no time.");
+  flags.add("latency_us", settings.machine.latency, 0, command::kMostReal, latency_help());
+  flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
+  flags.add("deferred_batch_norm", options.deferred_batch_norm(), deferred_batch_norm_help());
+  flags.add("output", settings.output,
+            "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
+  flags.add("json", settings.json, "Write everything that is printed to this file, as JSON.");
+}
+
 void read_choices(Settings& settings) {
-  const std::optional<int64_t> devices =
-      command::in_range("devices", absl::GetFlag(FLAGS_devices), 1, kMostDevices);
+  const std::optional<int64_t> devices = settings.devices;
   if (!devices) throw std::invalid_argument("give --devices=NUMBER, how many devices there are");
   const int64_t layers = settings.model.layers();
   if (*devices > layers) {
@@ -151,74 +150,55 @@ void read_choices(Settings& settings) {
         absl::StrFormat("%s has %d layers only%s", settings.model.saved_title(), layers,
                         one_layer_hint(layers)));
   }
-  PlanOptions& options = settings.options;
-  options.devices(*devices);
-  const std::string memory = absl::GetFlag(FLAGS_memory);
-  if (!memory.empty()) options.memory(parse_bytes(memory));
-  options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch));
-  options.checkpoints(parse_checkpoints(absl::GetFlag(FLAGS_checkpoint)));
-  options.schedules(parse_schedules(absl::GetFlag(FLAGS_schedules)));
-  std::vector<int64_t> stages =
-      parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
-  if (stages.empty())
-    throw command::wrong_value("stages_per_device", "", "give numbers, such as 1,2");
-  options.stages_per_device(std::move(stages));
-  options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
-  options.deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm));
-  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
+  settings.options.devices(*devices)
+      .chunks(parse_counts("chunks", settings.chunks, settings.batch))
+      .optimizer(parse_optimizer(settings.optimizer));
 }
 
 // Reads where the times come from: profiles, measurements or counted operations, of which only one
 // may be asked for.
 void read_times(Settings& settings, const CommandFace& face, command::FileFlags& file_flags) {
   PlanOptions& options = settings.options;
-  const std::string measure = absl::GetFlag(FLAGS_measure);
+  const std::string& measure = settings.measure;
   if (!measure.empty() && measure != "cpu") {
     throw command::wrong_value(
         "measure", measure,
         "give cpu; for other devices measure a profile there with " + face.profiling +
             " --device=cuda --save_profile=FILE, and give it with --profile");
   }
-  const std::string paths = absl::GetFlag(FLAGS_profile);
+  const std::string& paths = settings.profile;
   if (!measure.empty() && !paths.empty()) {
     throw std::invalid_argument("--measure and --profile: leave one of them out");
   }
-  settings.measured = !measure.empty();
-  if (settings.measured) settings.model.check_values();
+  const bool measured = settings.measured();
+  if (measured) settings.model.check_values();
   const auto only_for = [](const char* flag, bool given, const char* what) {
     if (given) throw std::invalid_argument(absl::StrFormat("--%s is for %s", flag, what));
   };
-  if (!settings.measured) {
-    only_for("timeout", absl::GetFlag(FLAGS_timeout).has_value(), "--measure=cpu");
-    only_for("threads", absl::GetFlag(FLAGS_threads).has_value(), "--measure=cpu");
+  if (!measured) {
+    only_for("timeout", settings.timeout.has_value(), "--measure=cpu");
+    only_for("threads", settings.threads.has_value(), "--measure=cpu");
   }
-  if (settings.measured || !paths.empty()) {
-    only_for("tflops", absl::GetFlag(FLAGS_tflops).has_value(), "times that are counted");
-    only_for("memory_gbps", absl::GetFlag(FLAGS_memory_gbps).has_value(), "times that are counted");
+  if (measured || !paths.empty()) {
+    only_for("tflops", settings.tflops.has_value(), "times that are counted");
+    only_for("memory_gbps", settings.memory_gbps.has_value(), "times that are counted");
   }
   NominalDevice speed;
-  if (const auto value = absl::GetFlag(FLAGS_tflops)) {
-    speed.flops_per_second = command::at_least("tflops", *value, kLeast) * 1e12;
-  }
-  if (const auto value = absl::GetFlag(FLAGS_memory_gbps)) {
-    speed.bytes_per_second = command::at_least("memory_gbps", *value, kLeast) * 1e9;
-  }
+  if (settings.tflops) speed.flops_per_second = *settings.tflops * 1e12;
+  if (settings.memory_gbps) speed.bytes_per_second = *settings.memory_gbps * 1e9;
   options.speed(speed);
 
-  ExplainOptions machine;
-  machine.bandwidth =
-      command::at_least("bandwidth_gbps", absl::GetFlag(FLAGS_bandwidth_gbps), 0) * 1e9 / 8;
-  machine.latency = command::at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
-  machine.cores = command::in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
-  if (settings.measured) {
+  ExplainOptions& machine = settings.machine;
+  // So far these have the units of the flags.
+  machine.bandwidth = machine.bandwidth * 1e9 / 8;
+  machine.latency *= 1e-6;
+  machine.cores = settings.cores.value_or(0);
+  if (measured) {
     const int64_t all = internal::default_cpu_threads();
     const int64_t share = std::max<int64_t>(all / options.devices(), 1);
-    const int64_t threads =
-        command::in_range("threads", absl::GetFlag(FLAGS_threads), 1, 1024).value_or(share);
+    const int64_t threads = settings.threads.value_or(share);
     if (machine.cores == 0) machine.cores = std::max<int64_t>(all / threads, 1);
-    options.cpu_threads(threads).device_type(c10::kCPU);
-    options.timeout(
-        command::at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(2.0), kLeast));
+    options.cpu_threads(threads).device_type(c10::kCPU).timeout(settings.timeout.value_or(2.0));
   }
   options.machine(machine);
   if (paths.empty()) return;
@@ -252,16 +232,14 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   options.profiles(std::move(profiles)).chunks(std::move(chunks));
 }
 
-Settings read_settings(const CommandFace& face) {
-  Settings settings;
-  settings.model = face.find_model();
-  settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
+void read_settings(Settings& settings, const CommandFace& face) {
+  settings.model = face.find_model("");
+  settings.batch = settings.model.rows();
   read_choices(settings);
   command::FileFlags file_flags;
   read_times(settings, face, file_flags);
-  settings.output = file_flags.output("output", absl::GetFlag(FLAGS_output));
-  settings.json = file_flags.output("json", absl::GetFlag(FLAGS_json));
-  return settings;
+  settings.output = file_flags.output("output", settings.output);
+  settings.json = file_flags.output("json", settings.json);
 }
 
 PlanReport make_plan(const Settings& settings, const command::InterruptScope& interrupt) {
@@ -279,7 +257,7 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
   options.targets(settings.model.targets(settings.batch, at::kMeta))
       .loss(settings.model.loss)
       .shared_inputs(settings.model.shared_inputs);
-  if (settings.measured) {
+  if (settings.measured()) {
     at::manual_seed(0);
     options.make(settings.model.make);
     const torch::nn::Sequential model = settings.model.make();
@@ -337,10 +315,7 @@ int run(const Settings& settings) {
 }  // namespace
 
 int plan_command(int argc, const char* const* argv, const CommandFace& face) {
-  profiling() = face.profiling;
-  return command::run_command(
-      argc, argv, kPurpose + face.examples + kExitCodes, [&] { return read_settings(face); }, run,
-      face.absent);
+  return run_with(argc, argv, kPurpose, kExitCodes, face, add_flags, read_settings, run);
 }
 
 }  // namespace gpipe::balance

@@ -97,10 +97,23 @@ std::string schedule_help() {
          "micro-batch to the first, fill-drain from the first to the last.";
 }
 
+std::string zero_grad_help() {
+  return "Free the gradients after each step, as Optimizer::zero_grad() does.";
+}
+
 std::string deferred_batch_norm_help() {
   return "Defer batch norms, as GPipeOptions::deferred_batch_norm does: forwards also gather "
-         "moments, "
-         "and running statistics are updated once for each mini-batch.";
+         "moments, and running statistics are updated once for each mini-batch.";
+}
+
+std::string chunks_help() {
+  return "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up to "
+         "the batch, and the batch; with batch norms no number that makes a micro-batch of one "
+         "row.";
+}
+
+std::string latency_help() {
+  return "Microseconds that a transfer takes in addition to its bytes.";
 }
 
 }  // namespace balance

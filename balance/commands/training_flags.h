@@ -42,14 +42,14 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
 // The default of --schedule.
 ScheduleChoice one_f_one_b();
 
-// The help of --checkpoint.
+// The help of flags that several commands have; that of --schedule has all names.
 std::string checkpoint_help();
-// The help of --optimizer.
 std::string optimizer_help();
-// The help of --schedule, with all names.
 std::string schedule_help();
-// The help of --deferred_batch_norm.
+std::string zero_grad_help();
 std::string deferred_batch_norm_help();
+std::string chunks_help();  // of numbers to choose from
+std::string latency_help();
 
 }  // namespace balance
 }  // namespace gpipe

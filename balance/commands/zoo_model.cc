@@ -5,34 +5,18 @@
 #include <stdexcept>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "command/files.h"
-#include "command/flag_values.h"
 #include "command/wrong_value.h"
 #include "models/by_name.h"
 #include "models/hugging_face.h"
 #include "models/lora.h"
 #include "models/transformer_options.h"
 
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
-          "models take none.");
-
-ABSL_FLAG(bool, tied, false,
-          "The head of a language model uses the weight of the embedding, as GPT-2's does; other "
-          "models have no such head.");
-
-ABSL_FLAG(std::optional<int64_t>, lora, std::nullopt,
-          "Trains low-rank adapters of this rank on all linear layers of a language model except "
-          "its head; the rest is frozen. Default: all parameters are trained.");
-
 namespace gpipe::balance {
 namespace {
-
-constexpr int64_t kMost = int64_t{1} << 40;
 
 // Returns `make`, but the network has the weights of the folder, except on meta.
 std::function<torch::nn::Sequential()> with_weights(std::function<torch::nn::Sequential()> make,
@@ -61,8 +45,24 @@ std::function<torch::nn::Sequential()> with_lora(std::function<torch::nn::Sequen
 
 }  // namespace
 
-std::optional<int64_t> zoo_image_size() {
-  return command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
+void ZooFlags::add_to(command::FlagSet& flags, const std::string& model_help,
+                      const std::string& batch_help) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  flags.add("model", model, model_help);
+  flags.add("batch", batch, 1, kMostRows, batch_help);
+  flags.add("image_size", image_size, 1, kMost,
+            "Side of the images. Default: 192 for a U-Net, 224 for the others; language models "
+            "take none.");
+  flags.add("tied", tied,
+            "The head of a language model uses the weight of the embedding, as GPT-2's does; other "
+            "models have no such head.");
+  flags.add("lora", lora, 1, kMost,
+            "Trains low-rank adapters of this rank on all linear layers of a language model except "
+            "its head; the rest is frozen. Default: all parameters are trained.");
+}
+
+std::string ZooFlags::zoo_help() {
+  return absl::StrCat("The network: ", models::model_names(), ".");
 }
 
 std::string folder_with_weights(const std::string& name) {
@@ -81,15 +81,14 @@ std::string folder_with_weights(const std::string& name) {
   return "";
 }
 
-CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights) {
-  const std::optional<int64_t> image_size = zoo_image_size();
-  const bool tied = absl::GetFlag(FLAGS_tied);
-  const models::NamedModel named = models::model_by_name(name, image_size.value_or(0), tied);
+CommandModel zoo_model(const ZooFlags& flags, bool weights) {
+  const models::NamedModel named =
+      models::model_by_name(flags.model, flags.image_size.value_or(0), flags.tied);
   CommandModel model;
   model.name = named.name;
   model.saved_name = named.name;
-  if (image_size) absl::StrAppend(&model.saved_name, "@", *image_size);
-  if (tied) model.saved_name += "@tied";
+  if (flags.image_size) absl::StrAppend(&model.saved_name, "@", *flags.image_size);
+  if (flags.tied) model.saved_name += "@tied";
   model.given = command::flag_text("model", model.saved_name);
   model.make = named.make;
   model.make_worst = named.make_worst;
@@ -97,7 +96,7 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bo
   if (!folder.empty()) {
     model.make = with_weights(std::move(model.make), *named.transformer, folder);
   }
-  if (const auto rank = command::in_range("lora", absl::GetFlag(FLAGS_lora), 1, kMost)) {
+  if (const std::optional<int64_t> rank = flags.lora) {
     if (!named.transformer) {
       throw command::wrong_value("lora", *rank,
                                  absl::StrCat(model.name,
@@ -117,18 +116,16 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bo
   model.loss = [loss = named.loss](const Tensors& outputs, const Tensors& targets) {
     return models::loss_of(loss, outputs.at(0), targets.at(0));
   };
-  model.batch = batch;
+  model.batch = flags.batch;
   return model;
 }
 
-CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights) {
-  if (name.empty()) {
+CommandModel given_zoo_model(const ZooFlags& flags, bool weights) {
+  if (flags.model.empty()) {
     throw std::invalid_argument(
         absl::StrCat("give --model=NAME; there are the models ", models::model_names()));
   }
-  return zoo_model(name, batch, weights);
+  return zoo_model(flags, weights);
 }
-
-std::string zoo_help() { return absl::StrCat("The network: ", models::model_names(), "."); }
 
 }  // namespace gpipe::balance
