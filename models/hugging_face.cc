@@ -173,6 +173,8 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
 
 // --- reading
 
+// Whether the tensor is one that older versions saved although it is computed: a triangular mask or
+// rotary frequencies.
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
                      [&](const std::string& end) { return absl::EndsWith(name, end); });

@@ -58,7 +58,8 @@ struct Settings {
   std::string profile;     // the file of --profile
   SavedProfile saved;      // the profile of --profile
   int64_t rows = 0;        // rows of a micro-batch
-  std::optional<c10::Device> device;
+  std::optional<std::string> device_name;  // as given
+  c10::Device device{c10::kCPU};
   std::optional<int64_t> threads, cores;
   std::optional<double> timeout;
   std::optional<uint64_t> seed;
@@ -115,8 +116,8 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
   flags.add("chunks", options.chunks, 1, kMost, "Micro-batches of a mini-batch.");
   flags.add("checkpoint", options.checkpoint, checkpoint_help());
   flags.add("schedule", settings.schedule, schedule_help());
-  flags.parsed("device", settings.device, parse_device,
-               "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
+  flags.add("device", settings.device_name,
+            "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
   flags.add("threads", settings.threads, 1, kMost,
             "Threads of a partition on the CPU, when it is measured and when it runs. Default: an "
             "equal share of this machine's for each partition.");
@@ -166,7 +167,7 @@ void cut_batch(Settings& settings, int64_t batch) {
 void refuse_flags_of_measuring(const Settings& settings) {
   std::vector<std::string> given;
   if (!settings.save_profile.empty()) given.push_back("--save_profile");
-  if (settings.device) given.push_back("--device");
+  if (settings.device_name) given.push_back("--device");
   if (settings.threads) given.push_back("--threads");
   if (settings.timeout) given.push_back("--timeout");
   if (settings.seed) given.push_back("--seed");
@@ -216,6 +217,7 @@ void read_model(Settings& settings, const CommandFace& face, command::FileFlags&
   settings.profile = files.input("profile", settings.profile);
   settings.measured = settings.profile.empty();
   if (!settings.measured) return read_profile(settings);
+  settings.device = parse_device(settings.device_name.value_or("cpu"));
   settings.model.check_values();
   cut_batch(settings, settings.model.rows());
 }
@@ -256,7 +258,7 @@ void read_options(Settings& settings) {
   options.bandwidth = options.bandwidth * 1e9 / 8;
   options.latency *= 1e-6;
   options.overhead *= 1e-6;
-  if (settings.measured && settings.device.value_or(c10::kCPU).is_cpu()) {
+  if (settings.measured && settings.device.is_cpu()) {
     const int64_t all = internal::default_cpu_threads();
     if (!settings.threads) settings.threads = std::max<int64_t>(all / partitions, 1);
     if (!settings.cores) settings.cores = std::max<int64_t>(all / *settings.threads, 1);
@@ -274,7 +276,7 @@ void read_settings(Settings& settings, const CommandFace& face) {
 }
 
 Profile measure(const Settings& settings, const command::InterruptScope& interrupt) {
-  const c10::Device device = settings.device.value_or(c10::kCPU);
+  const c10::Device device = settings.device;
   const double timeout = settings.timeout.value_or(10.0);
   at::manual_seed(settings.seed.value_or(0));
   std::cerr << absl::StrFormat("measuring %s: %d rows on %s", settings.model.saved_title(),
