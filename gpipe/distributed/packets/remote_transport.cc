@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <future>
 #include <list>
 #include <map>
 #include <mutex>
@@ -127,7 +128,12 @@ class RemoteTransport::Impl {
 
   void finish() {
     end_departures();
-    check_departures();
+    try {
+      check_departures();
+    } catch (const std::exception&) {
+      if (control_ != nullptr && !control_->failed()) report();  // with the place of that packet
+      throw;
+    }
     for (auto& [to, outbox] : outboxes_) {
       if (outbox.thread.joinable()) {
         end_thread(outbox);
@@ -405,17 +411,24 @@ class RemoteTransport::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     departures_.push_back({&message, std::move(packet), running()});
     if (!departing_.joinable()) {
+      // The scope puts the default back that the new thread changes for the whole process.
       const internal::DefaultThreadsScope scope;
-      departing_ = std::thread([this] { depart(); });
+      std::promise<void> is_set;
+      departing_ = std::thread([this, &is_set, for_exit = internal::on_exiting_thread()] {
+        internal::set_threads_of_this_thread(1);
+        is_set.set_value();
+        depart(for_exit);
+      });
+      is_set.get_future().wait();
     }
     departures_changed_.notify_one();
   }
 
   // Waits for the packets that are arriving from a device, in order, and sends them.
-  void depart() {
-    internal::set_threads_of_this_thread(1);
+  void depart(bool for_exit) {
     const c10::NoGradGuard no_grad;
     while (auto departure = next_departure()) {
+      const internal::WorkScope work(for_exit);
       try {
         // Without this guard CUDA would make a context on GPU 0, because this thread uses no GPU.
         const c10::DeviceGuard guard(departure->packet.ready.front()->device());
@@ -450,6 +463,7 @@ class RemoteTransport::Impl {
       is_last_departure_ = true;
       departures_changed_.notify_one();
     }
+    const internal::WaitScope waits;
     if (departing_.joinable()) departing_.join();
   }
 

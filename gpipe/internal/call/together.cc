@@ -220,9 +220,12 @@ void agree_on_values(const World& world, const std::string& name,
     const int64_t first = rank % world.processes_each();
     const auto here = from_bytes<Hashes>(all[static_cast<size_t>(rank)], name);
     const auto there = from_bytes<Hashes>(all[static_cast<size_t>(first)], name);
-    const auto differs = std::mismatch(here.begin(), here.end(), there.begin(), there.end()).first;
-    if (differs == here.end()) continue;
-    found_by_all(name + ": " + text::in_quotes(differs->first) + " has other values on rank " +
+    const auto differs = std::mismatch(here.begin(), here.end(), there.begin(), there.end());
+    if (differs.first == here.end() && differs.second == there.end()) continue;
+    // One of the lists may end first: its process has no values for the parameters behind.
+    const std::string& parameter =
+        differs.first != here.end() ? differs.first->first : differs.second->first;
+    found_by_all(name + ": " + text::in_quotes(parameter) + " has other values on rank " +
                  std::to_string(rank) + " than on rank " + std::to_string(first) +
                  ", and replicas begin with the same values: call torch::manual_seed with the "
                  "same seed on all ranks before the model is made, or load the same checkpoint");

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+
 namespace gpipe::internal {
 namespace {
 
@@ -18,6 +20,7 @@ Packing::Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket
     offsets_.push_back(bytes_);
     bytes_ += aligned(static_cast<int64_t>(parameters[parameter].nbytes()));
   }
+  bytes_ = std::max(bytes_, kAlignment);  // empty parameters alone would make an empty message
 }
 
 at::Tensor Packing::value(const at::Tensor& message, size_t place) const {

@@ -125,7 +125,9 @@ void share(const World& world, const ParcelWay& way, const std::vector<at::Tenso
 void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers) {
   const c10::NoGradGuard no_grad;
-  const ParcelWay way = ParcelWay::between_replicas(world, device_of(buffers));
+  // Not over links: if another process fails, what they bring is garbage, and it would be in the
+  // buffers before this process knows of the failure. Nothing repairs a buffer.
+  const ParcelWay way = ParcelWay::by_host(world, device_of(buffers));
   gather(world, way, stages, buffers);
   std::vector<bool> updated;
   if (world.replica() == 0) {

@@ -1,5 +1,6 @@
 #include "gpipe/internal/run/staged_transport.h"
 
+#include <c10/core/Event.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -23,6 +24,11 @@ void StagedTransport::send(const std::vector<Step::Send>& sends, std::vector<Pac
     targets.push_back(by_host_.at(static_cast<size_t>(to.worker)) ? kHost : device_);
   }
   transfers_.depart_together(packets, targets);
+  // A layer may change in place what it has handed on, so its next work comes behind the copies.
+  for (size_t k = 0; k < packets.size(); ++k) {
+    if (targets[k] != kHost) continue;
+    for (const auto& copied : packets[k].ready) copied->block(current_stream(device_));
+  }
   beyond_.send(sends, packets);
 }
 
