@@ -22,10 +22,6 @@ class ParcelWay {
   // The arguments of LinkedProcesses::links(). All `ranks` make it together.
   ParcelWay(const World& world, const std::vector<int64_t>& ranks,
             const std::vector<LinkedProcesses::Direction>& directions, c10::Device device);
-  // Through the host also where there are links.
-  static ParcelWay by_host(const World& world, c10::Device device) {
-    return ParcelWay(world, device);
-  }
   // Between the same process of all replicas, in all directions.
   static ParcelWay between_replicas(const World& world, c10::Device device);
 
@@ -42,8 +38,6 @@ class ParcelWay {
             const std::vector<Processes::Parcel>& receives) const;
 
  private:
-  ParcelWay(const World& world, c10::Device device) : world_(world), device_(device) {}
-
   const World& world_;
   const c10::Device device_;
   LinkedProcesses::Links* links_ = nullptr;

@@ -10,10 +10,10 @@
 #include <sstream>
 #include <string>
 
-#include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
+#include "gpipe/internal/tensors/brought_to.h"
 
 namespace gpipe::internal {
 namespace {
@@ -39,11 +39,11 @@ at::Tensor moments_of(int64_t count, c10::Device device) {
 }
 
 // Sends the updates that the other replicas have logged to the same process of the first replica.
-void gather(const World& world, const ParcelWay& way, std::vector<StatisticsLog>& stages,
+void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& stages,
             const std::vector<at::Tensor>& buffers) {
   const bool first = world.replica() == 0;
-  StatisticsLog::Updates own{{}, moments_of(0, way.device())};
-  if (!first) own = StatisticsLog::updates(stages, buffers, way.device());
+  StatisticsLog::Updates own{{}, moments_of(0, device)};
+  if (!first) own = StatisticsLog::updates(stages, buffers, device);
   struct Sizes {
     int64_t numbers = 0;
     int64_t moments = 0;
@@ -63,34 +63,34 @@ void gather(const World& world, const ParcelWay& way, std::vector<StatisticsLog>
   check_forms(world, "the buffers", forms);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
-  std::vector<Parcel> moments_sent;
-  std::vector<Parcel> moments_received;
-  const auto bytes_of_moments = [](const at::Tensor& moments) { return moments.view(c10::kByte); };
   if (!own.numbers.empty()) {
     sends.push_back({world.process(), bytes_of(own.numbers)});
     if (own.moments.numel() > 0) {
-      moments_sent.push_back({world.process(), bytes_of_moments(own.moments)});
+      const at::Tensor here = brought_to(c10::kCPU, {own.moments}).front();
+      sends.push_back({world.process(), here.view(c10::kByte)});
     }
   }
-  std::vector<at::Tensor> moments;  // [receive]
+  std::vector<at::Tensor> numbers;  // [replica that has some]
+  std::vector<at::Tensor> moments;  // the same
   for (int64_t replica = 1; first && replica < world.replicas(); ++replica) {
     const int64_t rank = world.rank_of(replica, world.process());
     const Sizes& theirs = sizes.at(static_cast<size_t>(rank));
     if (theirs.numbers == 0) continue;
-    receives.push_back({rank, room_of(theirs.numbers * static_cast<int64_t>(sizeof(double)))});
-    moments.push_back(moments_of(theirs.moments, way.device()));
-    if (theirs.moments > 0) moments_received.push_back({rank, bytes_of_moments(moments.back())});
+    numbers.push_back(room_of(theirs.numbers * static_cast<int64_t>(sizeof(double))));
+    moments.push_back(moments_of(theirs.moments, c10::kCPU));
+    receives.push_back({rank, numbers.back()});
+    if (theirs.moments > 0) receives.push_back({rank, moments.back().view(c10::kByte)});
   }
   world.processes()->move(sends, receives);
-  if (!moments_sent.empty() || !moments_received.empty()) way.move(moments_sent, moments_received);
-  for (size_t k = 0; k < receives.size(); ++k) {
-    StatisticsLog::add(stages, buffers, {numbers_of(receives[k].bytes), moments[k]});
+  moments = brought_to(device, moments);
+  for (size_t k = 0; k < numbers.size(); ++k) {
+    StatisticsLog::add(stages, buffers, {numbers_of(numbers[k]), moments[k]});
   }
 }
 
 // Gives the updated buffers of the first replica to the others. `updated`: [buffer]; only the first
 // replica has it.
-void share(const World& world, const ParcelWay& way, const std::vector<at::Tensor>& buffers,
+void share(const World& world, c10::Device device, const std::vector<at::Tensor>& buffers,
            const std::vector<bool>& updated) {
   if (buffers.empty()) return;
   Bucket all(buffers.size());
@@ -103,17 +103,17 @@ void share(const World& world, const ParcelWay& way, const std::vector<at::Tenso
   const std::vector<bool> changed = exchange_defined(world, news).front();
   if (std::find(changed.begin(), changed.end(), true) == changed.end()) return;
   if (world.replica() == 0) {
-    const at::Tensor message = packing.pack(news, way.device());
+    const at::Tensor message = brought_to(c10::kCPU, {packing.pack(news, device)}).front();
     std::vector<Parcel> sends;
     for (int64_t replica = 1; replica < world.replicas(); ++replica) {
       sends.push_back({world.rank_of(replica, world.process()), message});
     }
-    return way.move(sends, {});
+    return world.processes()->move(sends, {});
   }
-  const at::Tensor message =
-      at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte).device(way.device()));
-  way.move({}, {{world.process(), message}});
-  const std::vector<at::Tensor> values = packing.unpack(message, changed);
+  const at::Tensor message = room_of(packing.bytes());
+  world.processes()->move({}, {{world.process(), message}});
+  const std::vector<at::Tensor> values =
+      packing.unpack(brought_to(device, {message}).front(), changed);
   for (size_t k = 0; k < buffers.size(); ++k) {
     at::Tensor buffer = buffers[k];
     if (values[k].defined()) buffer.copy_(values[k]);
@@ -127,8 +127,8 @@ void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages
   const c10::NoGradGuard no_grad;
   // Not over links: if another process fails, what they bring is garbage, and it would be in the
   // buffers before this process knows of the failure. Nothing repairs a buffer.
-  const ParcelWay way = ParcelWay::by_host(world, device_of(buffers));
-  gather(world, way, stages, buffers);
+  const c10::Device device = device_of(buffers);
+  gather(world, device, stages, buffers);
   std::vector<bool> updated;
   if (world.replica() == 0) {
     updated = StatisticsLog::updated(stages, buffers);
@@ -136,7 +136,7 @@ void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages
   } else {
     stages = std::vector<StatisticsLog>(stages.size());
   }
-  share(world, way, buffers, updated);
+  share(world, device, buffers, updated);
 }
 
 }  // namespace gpipe::internal
