@@ -6,19 +6,27 @@ The extension's own TypeError lists C++ signatures, whose arguments have numbers
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import inspect
 import operator
 import reprlib
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, ParamSpec, TypeVar, Union
+
+import torch
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_OF_PYBIND11 = ("incompatible function arguments", "incompatible constructor arguments")
+# Texts of the TypeErrors of pybind11, and of list(...).
+_OF_TYPES = (
+    "incompatible function arguments",
+    "incompatible constructor arguments",
+    "object is not iterable",
+)
 # One, and several of them.
 _WORDS = {
     bool: ("a bool", "bools"),
@@ -26,6 +34,7 @@ _WORDS = {
     float: ("a number", "numbers"),
     str: ("a str", "strs"),
     type(None): ("None", "None"),
+    torch.device: ("a torch.device", "torch.devices"),
     collections.abc.Callable: ("a function", "functions"),
 }
 # What the extension takes for such a type has one of these methods.
@@ -43,7 +52,8 @@ def _words(kind: Any, several: bool = False) -> str:
         return f"{'lists' if several else 'a list'} of {_words(of[0], True)}"
     if origin is tuple:
         return f"{'tuples' if several else 'a tuple'} of {' and '.join(map(_words, of))}"
-    return getattr(origin or kind, "__name__", str(kind))
+    name = getattr(origin or kind, "__name__", str(kind))
+    return name if several else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _wrong(name: str, value: Any, kind: Any) -> Optional[str]:
@@ -61,6 +71,8 @@ def _wrong(name: str, value: Any, kind: Any) -> Optional[str]:
         found = (_wrong(f"each of {name}", each, of[0]) for each in value)
         return next(filter(None, found), None)
     if kind is int:
+        if isinstance(value, bool):
+            return text
         try:
             number = operator.index(value)
         except TypeError:
@@ -72,6 +84,23 @@ def _wrong(name: str, value: Any, kind: Any) -> Optional[str]:
     return text if isinstance(checked, type) and not isinstance(value, checked) else None
 
 
+def checked(name: str, value: Any, kind: Any, hint: str = "") -> Any:
+    """`value`, an int as an int and what holds several as a list.
+
+    Raises TypeError if it is not of the type `kind`. hint: what to do then.
+    """
+    several = any(typing.get_origin(each) is Sequence for each in (kind, *typing.get_args(kind)))
+    if several and not isinstance(value, (str, bytes)):
+        with contextlib.suppress(TypeError):  # of what cannot be iterated
+            value = list(value)
+    text = _wrong(name, value, kind)
+    if text is not None:
+        raise TypeError(f"{text}; {hint}" if hint else text)
+    if kind == Sequence[int]:
+        return [operator.index(each) for each in value]
+    return operator.index(value) if kind is int else value
+
+
 def named(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """`function`, whose TypeError says which argument the extension does not take."""
 
@@ -80,7 +109,7 @@ def named(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
         try:
             return function(*given, **by_name)
         except TypeError as error:
-            if not any(text in str(error) for text in _OF_PYBIND11):
+            if not any(text in str(error) for text in _OF_TYPES):
                 raise
             kinds = typing.get_type_hints(function)
             values = inspect.signature(function).bind(*given, **by_name).arguments

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 from gpipe._arguments import named
 from gpipe._load import extension
-from gpipe.pipeline import Pipelined
-from gpipe.schedule import Schedule, parse
+from gpipe.pipeline import Pipelined, balance_of, checkpoints_of, loss_of
+from gpipe.schedule import Schedule, parse, text_of
 
 __all__ = [
     "DeviceMemory", "Fit", "LayerProfile", "MemoryPlan", "Plan", "Profile", "balance_by_size",
@@ -258,7 +258,7 @@ def memory_plan(
     balance: Sequence[int],
     chunks: int = 1,
     checkpoint: Union[str, Sequence[str]] = "except_last",
-    schedule: Union[str, Schedule] = "",
+    schedule: Union[str, Schedule, None] = None,
     optimizer: str = "",
     device_type: str = "cuda",
 ) -> MemoryPlan:
@@ -274,12 +274,12 @@ def memory_plan(
     Ctrl-C ends it. Raises ValueError if a tensor of the model is not on meta, and
     NotImplementedError for an operator that cannot run there.
     """
-    modes = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
     layers = _layers(model)
+    loss = None if loss_fn is None else loss_of(loss_fn, target)
     with in_training(model):
         planned = extension.plan_memory(
-            layers, input, target, loss_fn, list(balance), chunks, modes, str(schedule), optimizer,
-            _is_cuda(device_type),
+            layers, input, target, loss, balance_of(balance), chunks, checkpoints_of(checkpoint),
+            text_of(schedule), optimizer, _is_cuda(device_type),
         )
     return _memory_plan_of(planned)
 
@@ -336,7 +336,7 @@ def fit(
     memory: Sequence[int],
     chunks: Sequence[int] = (),
     checkpoints: Sequence[str] = (),
-    schedule: Union[str, Schedule] = "",
+    schedule: Union[str, Schedule, None] = None,
     optimizer: str = "",
     margin: int = 0,
     deferred_batch_norm: bool = False,
@@ -361,10 +361,11 @@ def fit(
     not an error.
     """
     layers = _layers(model)
+    loss = None if loss_fn is None else loss_of(loss_fn, target)
     with in_training(model):
         fits, cut, found, checkpoint, step, planned, room, needed, limit = extension.fit(
-            layers, input, target, loss_fn, list(memory), list(chunks), list(checkpoints),
-            str(schedule), optimizer, margin, deferred_batch_norm,
+            layers, input, target, loss, list(memory), list(chunks), list(checkpoints),
+            text_of(schedule), optimizer, margin, deferred_batch_norm,
         )
     return Fit(
         fits, cut, found, checkpoint, step, _memory_plan_of(planned), room, needed, limit

@@ -12,8 +12,8 @@ from torch import Tensor
 from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.balance import in_training
-from gpipe.pipeline import Pipelined, Value
-from gpipe.schedule import Schedule
+from gpipe.pipeline import Pipelined, Value, loss_of
+from gpipe.schedule import Schedule, text_of
 
 __all__ = ["Advice", "Diagnosis", "diagnose"]
 
@@ -31,7 +31,7 @@ class Advice:
 
     change: str
     options: dict[str, Any]
-    schedule: str
+    schedule: Optional[str]
     step: float
     speed_up: float
     memory: list[int]
@@ -43,7 +43,7 @@ class Diagnosis:
     report: all of it, as a dict.
     """
 
-    def __init__(self, text: str, report: str, schedule: str) -> None:
+    def __init__(self, text: str, report: str, schedule: Optional[str]) -> None:
         self._text = text
         self._schedule = schedule
         self.report: dict[str, Any] = json.loads(report)
@@ -97,7 +97,7 @@ class Diagnosis:
             for each in self.report["advice"]
         ]
 
-    def _schedule_of(self, name: str) -> str:
+    def _schedule_of(self, name: str) -> Optional[str]:
         return self._schedule if name == "as given" else name
 
 
@@ -108,7 +108,7 @@ def diagnose(
     target: Optional[Value],
     loss_fn: Callable[..., Tensor],
     *,
-    schedule: Union[str, Schedule] = "",
+    schedule: Union[str, Schedule, None] = None,
     reduction: str = "mean",
     weight: Optional[Callable[[Value], float]] = None,
     seconds: float = 1.0,
@@ -161,11 +161,11 @@ def diagnose(
             f"{model._world.size}: diagnose the same model and balance in one (without `world`)"
         )
     model._check_layers("diagnose")
-    settings = extension.StepSettings(str(schedule), reduction, weight, False, False)
+    settings = extension.StepSettings(text_of(schedule), reduction, weight, False, False)
     with in_training(model):
         text, report = extension.diagnose(
-            model._current(), input, target, loss_fn, settings, seconds, list(chunks),
-            list(schedules), [tuple(each) for each in keep_together], memory_limit, param_scale,
-            cores, run_plain_model, progress,
+            model._current(), input, target, loss_of(loss_fn, target), settings, seconds,
+            list(chunks), list(schedules), [tuple(each) for each in keep_together], memory_limit,
+            param_scale, cores, run_plain_model, progress,
         )
-    return Diagnosis(text, report, str(schedule))
+    return Diagnosis(text, report, None if schedule is None else str(schedule))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -10,9 +12,9 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor, nn
 
-from gpipe._arguments import named
+from gpipe._arguments import checked, named
 from gpipe._load import extension
-from gpipe.schedule import Schedule
+from gpipe.schedule import Schedule, text_of
 from gpipe.world import World
 
 __all__ = ["GPipe", "StepResult"]
@@ -45,12 +47,38 @@ class StepResult:
     outputs: Optional[Value]
 
 
+def balance_of(balance: Any) -> list[int]:
+    """How many layers each partition has. Raises TypeError for anything else than ints."""
+    return checked(
+        "balance", balance, Sequence[int],
+        "give the number of layers of each partition; gpipe.balance.balance_by_time(partitions, "
+        "model, sample) finds a good one",
+    )
+
+
+def checkpoints_of(checkpoint: Any) -> list[str]:
+    """One mode, or that of each partition. Raises TypeError for anything else than texts."""
+    modes = checked(
+        "checkpoint", checkpoint, Union[str, Sequence[str]],
+        "give 'always', 'except_last' or 'never', or one of them for each partition",
+    )
+    return [modes] if isinstance(modes, str) else modes
+
+
+def devices_of(devices: Any) -> list[torch.device]:
+    """The given devices. Raises TypeError for anything else than a list of them."""
+    hint = "give one for each partition"
+    if isinstance(devices, (str, torch.device)):
+        hint += f": ['{devices}', '{devices}']"
+    return [torch.device(each) for each in checked("devices", devices, Sequence[Device], hint)]
+
+
 def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[torch.device]:
     """The device of each partition. Throws IndexError where there are too few."""
     if devices is None:
         cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
         devices = range(cuda) if cuda else ["cpu"] * partitions
-    found = [torch.device(device) for device in devices]
+    found = devices_of(devices)
     if len(found) < partitions:
         raise IndexError(
             f"too few devices to hold given partitions (devices: {len(found)}, partitions: "
@@ -95,6 +123,39 @@ def verify_sequential(module: Any) -> None:
         )
 
 
+def loss_of(loss_fn: Callable[..., Tensor], target: Any) -> Callable[..., Tensor]:
+    """`loss_fn`, with errors that say what to give or to return."""
+    if isinstance(loss_fn, type):
+        name = loss_fn.__name__
+        raise TypeError(f"loss_fn is the class {name}: give an object of it, {name}()")
+    if not callable(loss_fn):
+        raise TypeError(
+            f"loss_fn must be a function, not {type(loss_fn).__name__}: step and evaluate take "
+            f"(input, target, loss_fn)"
+        )
+
+    def call(*values: Value) -> Tensor:
+        try:
+            loss = loss_fn(*values)
+        except TypeError as error:
+            if target is None:
+                error.add_note(
+                    "GPipe: no target was given, so the loss function got the outputs alone"
+                )
+            raise
+        if isinstance(loss, Tensor):
+            return loss
+        kind = type(loss).__name__
+        hint = {
+            "float": "return the tensor, without .item()",
+            "tuple": "return the one tensor that is the loss",
+            "NoneType": "it ends without `return`",
+        }.get(kind, "return a tensor of one number")
+        raise TypeError(f"expected a Tensor from the loss function, but got {kind}: {hint}")
+
+    return call
+
+
 def _refuse_checkpoint() -> None:
     """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -109,8 +170,8 @@ def _refuse_checkpoint() -> None:
 class Pipelined(nn.Module):
     """The common base of both interfaces of the pipeline (gpipe.GPipe, gpipe.torchgpipe.GPipe).
 
-    A derived class registers the layers, sets what `_settings` needs, and says in `_named_layers`
-    which layers there are.
+    A derived class registers the layers, sets what `_settings` needs, and says in `_holders` where
+    the layers are.
     """
 
     _balance: list[int]
@@ -120,8 +181,12 @@ class Pipelined(nn.Module):
     _options: dict[str, Any]
     _world: Optional[World] = None
 
-    def _named_layers(self) -> list[tuple[str, nn.Module]]:
+    def _holders(self) -> list[dict[str, nn.Module]]:
+        """The dicts that have the layers by name, in order."""
         raise NotImplementedError
+
+    def _named_layers(self) -> list[tuple[str, nn.Module]]:
+        return [named for holder in self._holders() for named in holder.items()]
 
     def _units(self) -> tuple[list[tuple[str, nn.Module]], list[int]]:
         """What the pipeline is made of, and how many of these each partition has."""
@@ -147,6 +212,30 @@ class Pipelined(nn.Module):
         self.__dict__["_pipeline"] = extension.Pipeline(named, self._settings(balance))
         self.__dict__["_made_of"] = [layer for _, layer in named]
 
+    def _remember(self, module: nn.Sequential) -> None:
+        """Keeps what the pipeline is made of, to notice changes that it would not follow."""
+        self.__dict__["_given"] = (weakref.ref(module), list(module._modules.values()))
+
+    def _check_given(self) -> None:
+        """Raises ValueError if the nn.Sequential that was given is another one now."""
+        given, layers = self._given or (lambda: None, [])
+        module = given()
+        if module is None:
+            self.__dict__["_given"] = None  # lets go of layers that were replaced
+            return
+        if list(module._modules.values()) != layers:
+            raise ValueError(
+                "layers of the nn.Sequential that this pipeline was made of were replaced, added "
+                "or removed since then, which the pipeline does not follow: replace a layer of the "
+                "pipeline (model[k] = layer), or make a new one"
+            )
+        found = _hooks_of(module, CALL_HOOKS)
+        if found:
+            raise ValueError(
+                f"the nn.Sequential that this pipeline was made of has got {', '.join(found)}, "
+                f"which the pipeline does not call: register hooks on a layer, or remove them"
+            )
+
     def _make_again(self) -> None:
         """Has the next call make the pipeline again, because a setting has changed."""
         self.__dict__["_made_of"] = None
@@ -161,6 +250,7 @@ class Pipelined(nn.Module):
 
     def _known(self) -> Any:
         """The same without a look into the layers, which would wait for a run of another thread."""
+        self._check_given()
         layers = [layer for _, layer in self._units()[0]]
         if layers != self._made_of:
             if len(self) != sum(self._balance):
@@ -234,7 +324,7 @@ class Pipelined(nn.Module):
         target: Optional[Value],
         loss_fn: Callable[..., Tensor],
         *,
-        schedule: Union[str, Schedule] = "",
+        schedule: Union[str, Schedule, None] = None,
         reduction: str = "mean",
         weight: Optional[Callable[[Value], float]] = None,
         keep_outputs: bool = False,
@@ -261,15 +351,16 @@ class Pipelined(nn.Module):
         Over processes all call it, and the result is the same on all. The input may be None where
         the first stage is not, the target where the last stage is not.
 
-        Raises ValueError if inputs, targets, schedule or loss do not fit, and if the pipeline
-        itself has hooks (those of its layers are called for each micro-batch), and whatever a layer
-        or loss_fn raises; on the other ranks that is a DistributedFailure.
+        Raises TypeError for a loss_fn that cannot be called or gives no tensor, ValueError if
+        inputs, targets, schedule or loss do not fit, and if the pipeline itself has hooks (those of
+        its layers are called for each micro-batch), and whatever a layer or loss_fn raises; on the
+        other ranks that is a DistributedFailure.
         """
         settings = extension.StepSettings(
-            str(schedule), str(reduction), weight, keep_outputs, check_finite, float(loss_scale)
+            text_of(schedule), str(reduction), weight, keep_outputs, check_finite, float(loss_scale)
         )
         self._check_hooks("step")
-        result = self._current().step(input, target, loss_fn, settings)
+        result = self._current().step(input, target, loss_of(loss_fn, target), settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named
@@ -279,7 +370,7 @@ class Pipelined(nn.Module):
         target: Optional[Value],
         loss_fn: Callable[..., Tensor],
         *,
-        schedule: Union[str, Schedule] = "",
+        schedule: Union[str, Schedule, None] = None,
         reduction: str = "mean",
         weight: Optional[Callable[[Value], float]] = None,
         keep_outputs: bool = False,
@@ -287,10 +378,10 @@ class Pipelined(nn.Module):
     ) -> StepResult:
         """As `step`, without gradients: a validation. Call `eval()` before, as for any module."""
         settings = extension.StepSettings(
-            str(schedule), str(reduction), weight, keep_outputs, check_finite
+            text_of(schedule), str(reduction), weight, keep_outputs, check_finite
         )
         self._check_hooks("evaluate")
-        result = self._current().evaluate(input, target, loss_fn, settings)
+        result = self._current().evaluate(input, target, loss_of(loss_fn, target), settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named
@@ -359,6 +450,22 @@ class Pipelined(nn.Module):
         """
         return self._known().is_here(layer)
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module. Over processes, layers of the others are on meta, and it warns once."""
+        state = super().state_dict(*args, **kwargs)
+        if self._world is None or self._world.size == 1 or "_has_warned" in self.__dict__:
+            return state
+        elsewhere = [k for k, each in state.items() if isinstance(each, Tensor) and each.is_meta]
+        if elsewhere:
+            self.__dict__["_has_warned"] = True
+            warnings.warn(
+                f"the state_dict() of a pipeline over processes has values for the layers of this "
+                f"process alone, and none for '{elsewhere[0]}': to save the whole model, call "
+                f"gpipe.save_checkpoint in all processes",
+                stacklevel=2,
+            )
+        return state
+
     def local_parameters(self) -> list[nn.Parameter]:
         """The parameters that are in this process, each once: for this process's optimizer."""
         return [parameter for _, parameter in self.local_named_parameters()]
@@ -405,6 +512,7 @@ class Pipelined(nn.Module):
             )
         state = self.__dict__.copy()
         del state["_pipeline"], state["_made_of"]
+        state["_given"] = None  # a copy has layers of its own
         state["_world"] = None  # of this process alone
         return state
 
@@ -420,6 +528,25 @@ class Pipelined(nn.Module):
         """The layer, the user's own object; a negative index counts from the end."""
         return [layer for _, layer in self._named_layers()][index]
 
+    def __setitem__(self, index: int, layer: nn.Module) -> None:
+        """Replaces a layer from the next call on, under its name, and moves it to its device.
+
+        Optimizers keep the parameters that they were made of.
+        """
+        checked("layer", layer, nn.Module)
+        places = [(holder, name) for holder in self._holders() for name in holder]
+        holder, name = places[checked("index", index, int)]
+        layers = list(self)
+        if any(layer is each for each in layers) and layer is not holder[name]:
+            raise ValueError(
+                "module with duplicate children is not supported: a layer that is to run twice "
+                "needs a module of its own, which may have the same parameters"
+            )
+        if self._world is None or self._world.size == 1:
+            layers[index] = layer
+            place(layers, self._balance, self._devices)
+        holder[name] = layer
+
     def __iter__(self) -> Iterator[nn.Module]:
         """The layers, the user's own objects."""
         return iter([layer for _, layer in self._named_layers()])
@@ -432,8 +559,7 @@ def place(layers: Sequence[nn.Module], balance: Sequence[int], devices: Sequence
     """
     remaining = iter(layers)
     for count, device in zip(balance, devices):
-        for _ in range(count):
-            layer = next(remaining)
+        for layer in itertools.islice(remaining, count):
             tensors = itertools.chain(layer.parameters(), layer.buffers())
             if device.type == "meta" or not any(tensor.is_meta for tensor in tensors):
                 layer.to(device)
@@ -462,9 +588,12 @@ class GPipe(Pipelined):
         processes then lose their memory (is_here). Default: this process alone.
     processes: the process of each worker. Default: worker k in process k.
 
-    Raises TypeError for a module that is not a Sequential, that has hooks, parameters, buffers or a
-    forward besides its layers', or whose skips do not pair up, ValueError for a balance, chunks or
-    checkpoint that do not fit, IndexError for too few devices.
+    Raises TypeError for arguments of a wrong type and for a module that is not a Sequential, that
+    has hooks, parameters, buffers or a forward besides its layers', or whose skips do not pair up,
+    ValueError for a balance, chunks or checkpoint that do not fit, IndexError for too few devices.
+
+    If layers or hooks of `module` are changed later, the next call raises ValueError: replace a
+    layer by model[k] = layer.
     """
 
     @named
@@ -486,7 +615,7 @@ class GPipe(Pipelined):
     ) -> None:
         super().__init__()
         verify_sequential(module)
-        self._balance = [int(count) for count in balance]
+        self._balance = balance_of(balance)
         if world is not None and not isinstance(world, World):
             raise TypeError(f"world must be a gpipe.World, not {type(world).__name__}")
         self._world = world
@@ -494,9 +623,9 @@ class GPipe(Pipelined):
         if alone:
             self._devices = devices_for(len(self._balance), devices)
         else:
-            self._devices = [torch.device(device) for device in devices or ()]
-        self._chunks = int(chunks)
-        self._checkpoints = [checkpoint] if isinstance(checkpoint, str) else list(checkpoint)
+            self._devices = [] if devices is None else devices_of(devices)
+        self._chunks = checked("chunks", chunks, int, "give the number of micro-batches")
+        self._checkpoints = checkpoints_of(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
             "shared_inputs": shared_inputs,
@@ -514,15 +643,16 @@ class GPipe(Pipelined):
         # Layers are not added by register_module(), because that refuses names that are attributes
         # of this class.
         self._modules.update(layers)
-        # Over processes the extension places the layers. If the balance has another sum than the
-        # number of layers, _make() raises an error that says so.
-        if alone and sum(self._balance) == len(layers):
+        # Over processes the extension places the layers. If the balance does not fit the layers,
+        # _make() raises an error that says so.
+        if alone and sum(self._balance) == len(layers) and min(self._balance, default=0) > 0:
             place(list(layers.values()), self._balance, self._devices)
         self.training = module.training
+        self._remember(module)
         self._make()
 
-    def _named_layers(self) -> list[tuple[str, nn.Module]]:
-        return list(self._modules.items())
+    def _holders(self) -> list[dict[str, nn.Module]]:
+        return [self._modules]
 
     @property
     def balance(self) -> list[int]:

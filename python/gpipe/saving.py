@@ -41,6 +41,10 @@ class Progress:
     settings: str = ""
 
 
+class CheckpointNotFoundError(FileNotFoundError, RuntimeError):
+    """There is no checkpoint in a folder."""
+
+
 # In a checkpoint, the state dicts of other objects stand behind the settings, on a line that begins
 # with this mark.
 _MARK = "gpipe.python others: "
@@ -151,6 +155,30 @@ def _give(optimizer: torch.optim.Optimizer, groups: list[tuple[dict[str, Any], l
     optimizer.load_state_dict({"state": state, "param_groups": saved})
 
 
+def _checked_path(path: Path) -> str:
+    """Raises CheckpointNotFoundError if there is nothing to read."""
+    text = os.fspath(path)
+    if not extension.has_checkpoint(text):
+        raise CheckpointNotFoundError(
+            f"there is no checkpoint in '{text}': ask gpipe.has_checkpoint(path) before, if the "
+            f"run may be the first"
+        )
+    return text
+
+
+def _checked_others(others: Any) -> dict[str, Any]:
+    """Raises TypeError if they are not objects with a state, by name."""
+    if not isinstance(others, (Mapping, type(None))):
+        raise TypeError(f"others must be a dict of objects by name, not {type(others).__name__}")
+    for name, other in (others or {}).items():
+        if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+            raise TypeError(
+                f"others[{name!r}] must have state_dict() and load_state_dict(), as schedulers of "
+                f"learning rates do, not {type(other).__name__}: texts of your own go into settings"
+            )
+    return dict(others or {})
+
+
 def _pipeline_of(model: Any, call: str) -> Any:
     if not isinstance(model, Pipelined):
         raise TypeError(
@@ -194,8 +222,10 @@ def save_checkpoint(
     pipeline = _pipeline_of(model, "save_checkpoint")
     if _MARK in settings:
         raise ValueError(f"settings must not have the text {_MARK!r}, which stands before `others`")
-    if others:
-        states = {name: _to_json(other.state_dict(), name) for name, other in others.items()}
+    states = {
+        name: _to_json(other.state_dict(), name) for name, other in _checked_others(others).items()
+    }
+    if states:
         settings = f"{settings}\n{_MARK}{json.dumps(states)}"
     own, zero = _parts_of(optimizer, model)
     name, groups = _record_of(own)
@@ -216,11 +246,12 @@ def load_checkpoint(
     come from the checkpoint. Make schedulers before this call, as for any load_state_dict().
 
     Raises ValueError for another model, optimizer or other names in `others`, RuntimeError for files
-    that cannot be read or are damaged. Nothing is changed then.
+    that cannot be read or are damaged; if there is no checkpoint, that is a FileNotFoundError, too.
+    Nothing is changed then.
     """
     pipeline = _pipeline_of(model, "load_checkpoint")
-    wanted = dict(others or {})
-    saved = _split(extension.read_progress(os.fspath(path))[2])[1]
+    wanted = _checked_others(others)
+    saved = _split(extension.read_progress(_checked_path(path))[2])[1]
     if saved.keys() != wanted.keys():
         raise ValueError(
             f"'{os.fspath(path)}' has the states of others {sorted(saved)}, and load_checkpoint was "
@@ -247,15 +278,16 @@ def load_weights(path: Path, model: Pipelined) -> Progress:
     torch's generator stays as it is. Raises as load_checkpoint.
     """
     pipeline = _pipeline_of(model, "load_weights")
-    return _progress(extension.load_weights(pipeline, os.fspath(path)))
+    return _progress(extension.load_weights(pipeline, _checked_path(path)))
 
 
 def read_progress(path: Path) -> Progress:
     """How far the run of a checkpoint was. Changes nothing, and reads none of its large files.
 
-    Raises RuntimeError if there is no checkpoint, or it is damaged; ValueError for an empty path.
+    Raises RuntimeError if there is no checkpoint (which is a FileNotFoundError, too), or it is
+    damaged; ValueError for an empty path.
     """
-    return _progress(extension.read_progress(os.fspath(path)))
+    return _progress(extension.read_progress(_checked_path(path)))
 
 
 def has_checkpoint(path: Path) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Union
 
-from gpipe._arguments import named
+from gpipe._arguments import checked, named
 from gpipe._load import extension
 
 __all__ = [
@@ -244,6 +244,17 @@ class Schedule:
         same bits as the others; None if something else would change by that."""
         table = self._table.relabeled()
         return None if table is None else Schedule._of(table)
+
+
+def text_of(schedule: Union[str, Schedule, None]) -> str:
+    """The schedule as the extension takes it, for which "" is the default of the placement."""
+    if not isinstance(schedule, (str, Schedule)):
+        checked("schedule", schedule, Union[str, Schedule, None])
+    if schedule == "":
+        raise ValueError(
+            "schedule is empty: give one of gpipe.schedule_names(), or None for the default, 1F1B"
+        )
+    return "" if schedule is None else str(schedule)
 
 
 def names() -> list[str]:

@@ -183,9 +183,16 @@ class Skippable(nn.Module):
         """Puts all names of this module, or those of `only`, into the namespace; returns itself.
 
         Do it before the module goes into a pipeline, which reads the namespaces when it is made.
+        Raises ValueError for a name that the module does not declare.
         """
-        for name in self.stashable_names | self.poppable_names if only is None else only:
-            self.namespaces[name] = ns
+        declared = self.stashable_names | self.poppable_names
+        names = declared if only is None else set(only)
+        if names - declared:
+            raise ValueError(
+                f"a {self.module_cls.__name__} has no skip {_listed(names - declared)}: it "
+                f"declares {_listed(declared) or 'none'}"
+            )
+        self.namespaces.update(dict.fromkeys(names, ns))
         return self
 
     def forward(self, input: Any) -> Any:
@@ -206,12 +213,15 @@ class Skippable(nn.Module):
             return available[name]
 
         output = self.dispatch(input, handle_stash, handle_pop)
-        for names, done, what in (
-            (self.stashable_names, set(stashed), "stashed"),
-            (self.poppable_names, popped, "popped"),
+        for left, what, call in (
+            (sorted(self.stashable_names - set(stashed)), "stashed", "stash({!r}, tensor)"),
+            (sorted(self.poppable_names - popped), "popped", "pop({!r})"),
         ):
-            if names - done:
-                raise RuntimeError(f"{_listed(names - done)} must be {what} but have not")
+            if left:
+                raise RuntimeError(
+                    f"{_listed(left)} must be {what} but have not: write `yield "
+                    f"{call.format(left[0])}` in forward"
+                )
         return self._give(stashed, output)
 
     def dispatch(
@@ -276,6 +286,11 @@ def skippable(
     The class's forward yields stash(name, tensor) and pop(name). What is made of the decorated
     class is a Skippable, whose attribute `module` is the instance.
     """
+    if isinstance(stash, type):
+        raise TypeError(
+            f"@skippable of {stash.__name__} needs the names of skips: write "
+            f"@skippable(stash=['name']), or pop=['name']"
+        )
     stashes, pops = frozenset(stash), frozenset(pop)
 
     def decorate(module_cls: type[nn.Module]) -> type[Skippable]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import gpipe
+import gpipe.torchgpipe
 from gpipe import GPipe, _gpipe
 
 mse = nn.functional.mse_loss
@@ -141,6 +142,60 @@ def test_the_modules_are_seen_as_they_are_now():
     pipe[1].late = torch.zeros(1)
     pipe._modules["2"] = nn.Identity()  # replaces a layer
     assert torch.equal(pipe(input), pipe[0](input))
+
+
+@pytest.mark.parametrize("interface", [GPipe, gpipe.torchgpipe.GPipe])
+def test_a_sequential_that_is_changed_after_the_pipeline_was_made_is_refused(interface):
+    def replaced(model):
+        model[1] = nn.Identity()
+
+    input = torch.randn(4, 8)
+    for change in (
+        replaced,
+        lambda model: model.append(nn.Identity()),
+        lambda model: model.pop(2),
+        lambda model: model.register_forward_hook(lambda *_: None),
+    ):
+        model = model_of(3)
+        pipe = interface(model, [2, 1])
+        copied = copy.deepcopy(pipe)
+        change(model)
+        with pytest.raises(ValueError, match="model\\[k\\] = layer|has got forward hooks"):
+            pipe(input)
+        with pytest.raises(ValueError, match="was made of"):
+            pipe.step(input, input, mse)
+        copied(input)  # has layers of its own
+    model = model_of(3)
+    pipe = interface(model, [2, 1])
+    model[0] = nn.Identity()
+    del model  # nobody can take it for the model any more
+    pipe(input)
+
+
+@pytest.mark.parametrize("interface", [GPipe, gpipe.torchgpipe.GPipe])
+def test_a_layer_is_replaced_by_item_assignment(interface):
+    pipe = interface(model_of(3), [2, 1], chunks=2)
+    names, input = list(pipe.state_dict()), torch.randn(4, 8)
+    pipe[-1] = layer = nn.Linear(8, 8, dtype=torch.float)
+    assert pipe[2] is layer and list(pipe.state_dict()) == names
+    assert any(parameter is layer.weight for parameter in pipe.parameters())
+    assert torch.allclose(pipe(input), layer(pipe[1](pipe[0](input))))
+    with pytest.raises(TypeError, match="layer must be a Module, not str"):
+        pipe[0] = "x"
+    with pytest.raises(ValueError, match="duplicate children"):
+        pipe[0] = layer
+    with pytest.raises(IndexError):
+        pipe[3] = nn.Identity()
+
+
+def test_a_loss_that_misses_its_target_has_a_note():
+    pipe = GPipe(model_of(2), [1, 1])
+    with pytest.raises(TypeError, match="missing 1 required") as caught:
+        pipe.step(torch.ones(2, 8), None, mse)
+    assert any("no target was given, so the loss" in note for note in caught.value.__notes__)
+    with pytest.raises(TypeError) as caught:
+        pipe.evaluate(torch.ones(2, 8), torch.ones(2, 8), lambda output: output.sum())
+    assert not any("no target" in note for note in caught.value.__notes__)
 
 
 def test_copies_pickles_and_casts():
@@ -662,6 +717,20 @@ hidden = []
         (ValueError, "nn.Identity()", made(balance=[2, 0])),
         (ValueError, "shared_inputs= names input 3", made(shared_inputs=[3])),
         (ValueError, "processes=", made(processes=[0, 1])),
+        (ValueError, "partition 0 of the balance {-1, 3} has -1", made(balance=[-1, 3])),
+        (TypeError, "balance must be a list of ints, not NoneType: None", made(balance=None)),
+        (TypeError, "balance must be a list of ints, not int: 2; give the number", made(balance=2)),
+        (TypeError, "each of balance must be an int, not float: 2.7", made(balance=[2.7, 2.2])),
+        (TypeError, "each of balance must be an int, not str: '2'", made(balance=["2", "2"])),
+        (TypeError, "chunks must be an int, not float: 1.9", made(chunks=1.9)),
+        (TypeError, "chunks must be an int, not str: '4'", made(chunks="4")),
+        (TypeError, "chunks must be an int, not bool: True", made(chunks=True)),
+        (TypeError, "chunks must be an int, not NoneType: None", made(chunks=None)),
+        (TypeError, "checkpoint must be a str or a list of strs, not bool: True; give 'always', "
+         "'except_last' or 'never'", made(checkpoint=True)),
+        (TypeError, "not NoneType: None; give 'always'", made(checkpoint=None)),
+        (TypeError, "devices must be a list of torch.devices or ints or strs, not str: 'cpu'; give "
+         "one for each partition: ['cpu', 'cpu']", made(devices="cpu")),
         (TypeError, "groups must be an int, not float: 1.5", made(groups=1.5)),
         (TypeError, "chunks is out of range: 1267650", made(chunks=2**100)),
         (TypeError, "each of placement must be an int, not str: 'a'", made(placement=["a", 0])),
@@ -673,6 +742,54 @@ hidden = []
         (ValueError, ".real or .abs()", step(lambda output, target: output.sum() * 1j)),
         (ValueError, "reduction='sum' and a weight", step(mse, reduction="sum", weight=len)),
         (ValueError, "'1'", step(mse, reduction=1)),
+        (ValueError, "is empty: give one of gpipe.schedule_names()", step(mse, schedule="")),
+        (TypeError, "must be a str or a Schedule or None, not int: 3", step(mse, schedule=3)),
+        (TypeError, "is the class MSELoss: give an object of it, MSELoss()", step(nn.MSELoss)),
+        (
+            TypeError, "must be a function, not Tensor: step and evaluate take (input, target, ",
+            lambda pipe, input: pipe.step(input, mse, input),
+        ),
+        (TypeError, "must be a function, not NoneType", step(None)),
+        (
+            TypeError, "from the loss function, but got float: return the tensor, without .item()",
+            step(lambda output, target: mse(output, target).item()),
+        ),
+        (
+            TypeError, "the loss function, but got tuple: return the one tensor that is the loss",
+            step(lambda output, target: (mse(output, target), 1)),
+        ),
+        (
+            TypeError, "but got NoneType: it ends without `return`",
+            step(lambda output, target: None),
+        ),
+        (
+            ValueError, "schedule is empty",
+            lambda pipe, input: gpipe.diagnose(pipe, input, input, mse, schedule=""),
+        ),
+        (
+            TypeError, "memory must be a list of ints, not int: 3",
+            lambda pipe, input: gpipe.balance.fit(model_of(2), input, memory=3),
+        ),
+        (
+            TypeError, "checkpoint must be a str or a list of strs, not NoneType",
+            lambda pipe, input: gpipe.balance.memory_plan(
+                model_of(2), input, balance=[1, 1], checkpoint=None
+            ),
+        ),
+        (
+            TypeError, "partitions must be an int, not float: 2.5",
+            lambda pipe, input: gpipe.balance.balance_by_time(2.5, model_of(2), input),
+        ),
+        (
+            TypeError, "devices must be an int, not float: 2.5",
+            lambda pipe, input: gpipe.balance.plan(model_of(2), input, devices=2.5),
+        ),
+        (
+            TypeError, "loss_fn is the class MSELoss",
+            lambda pipe, input: gpipe.balance.memory_plan(
+                model_of(2), input, input, nn.MSELoss, balance=[1, 1]
+            ),
+        ),
         (TypeError, "keep_outputs must be a bool, not str: 'x'", step(mse, keep_outputs="x")),
         (
             TypeError, "each of memory must be an int, not NoneType: None",

@@ -212,6 +212,8 @@ def test_bad_input_has_messages(tmp_path):
         torch.optim.lr_scheduler.StepLR(sgd, 1)))
     save(ValueError, "empty", path="")
     save(ValueError, "cannot have made -1 steps", step=-1)
+    save(TypeError, r"others\['x'\] must have .*, not int: texts", others={"x": 3})
+    save(TypeError, "others must be a dict of objects by name, not list", others=[sgd])
     save(ValueError, "must not have the text", settings=gpipe.saving._MARK)
     save(ValueError, "parameter of shape .* that the model does not have",
          optimizer=torch.optim.SGD(model_of().parameters(), 0.1))
@@ -237,7 +239,11 @@ def test_bad_input_has_messages(tmp_path):
         with pytest.raises(error, match=match):
             gpipe.load_checkpoint(path, model, optimizer, others=others)
 
-    load(RuntimeError, "nowhere", path=tmp_path / "nowhere")
+    for error in (RuntimeError, FileNotFoundError):  # RuntimeError is what is promised
+        load(error, "in '.*nowhere': .*gpipe.has_checkpoint", path=tmp_path / "nowhere")
+        with pytest.raises(error, match="gpipe.has_checkpoint"):
+            gpipe.load_weights(tmp_path / "nowhere", pipe)
+    load(TypeError, r"others\['scheduler'\] must have", others={"scheduler": 3})
     load(ValueError, r"the states of others \['scheduler'\], and load_checkpoint was given \[\]",
          others=None)
     load(ValueError, "is of an optimizer torch.optim.sgd.SGD, not of torch.optim.adamw.AdamW",

@@ -119,6 +119,17 @@ def test_a_tracker_of_ones_own_sees_tensors_and_may_replace_them():
         assert layer(pops=["x"])(one).item() == (40 + 1) * 2
 
 
+def test_wrong_names_are_refused():
+    with pytest.raises(TypeError, match=r"names of skips: write @skippable\(stash=\['name'\]\)"):
+
+        @skippable
+        class Bare(nn.Module):
+            pass
+
+    with pytest.raises(ValueError, match="has no skip 'zz': it declares 'x', 'y'"):
+        layer(stashes=["x"], pops=["y"]).isolate(Namespace(), only=["x", "zz"])
+
+
 def test_dispatch_calls_a_handler_for_each_yield():
     stashed = {}
     made = layer(stashes=["x"], pops=["y"])
@@ -150,9 +161,14 @@ def test_148_to_150_declared_and_used_must_be_the_same(in_pipeline):
         yield 3
         return input
 
+    def without_yield(self, input):
+        stash("x", input)
+        return input
+
     for stashes, pops, forward, error, text in (
         (["x"], [], nothing, RuntimeError, "'x' must be stashed but have not"),
-        ([], ["x"], nothing, RuntimeError, "'x' must be popped but have not"),
+        (["x"], [], without_yield, RuntimeError, r"have not: write `yield stash\('x', tensor\)`"),
+        ([], ["x"], nothing, RuntimeError, r"'x' must be popped .*: write `yield pop\('x'\)`"),
         ([], [], stashes_y, RuntimeError, "'y' has not been declared as stashable"),
         ([], [], pops_y, RuntimeError, "'y' has not been declared as poppable"),
         ([], [], yields_3, TypeError, "3 is neither a stash nor a pop"),

@@ -223,7 +223,7 @@ def test_45_46_68_attributes():
         def __str__(self):
             return "always"
 
-    pipe = GPipe(linears(1), (1,), devices=("cpu", "cpu", "cpu"), chunks=42.0, checkpoint=Text())
+    pipe = GPipe(linears(1), (1.0,), devices=("cpu", "cpu", "cpu"), chunks=42.0, checkpoint=Text())
     assert len(list(pipe.parameters())) == 2
     assert pipe.balance == [1] and pipe.devices == [torch.device("cpu")]
     assert pipe.chunks == 42 and isinstance(pipe.chunks, int) and pipe.checkpoint == "always"
@@ -249,6 +249,13 @@ def test_47_a_sequence(balance):
         (dict(), ValueError, "torchgpipe.balance"),  # 73
         (dict(balance=[2], chunks=0), ValueError, "chunks"),  # 50
         (dict(balance=[2], chunks=-1), ValueError, "chunks"),  # 50
+        (dict(balance=[2], chunks=1.9), TypeError, "chunks must be an int, not float: 1.9"),
+        (dict(balance=[2], chunks="4"), TypeError, "chunks must be an int, not str: '4'"),
+        (dict(balance=[2], chunks=True), TypeError, "chunks must be an int, not bool: True"),
+        (dict(balance=[1.5, 0.5]), TypeError, "each of balance must be an int, not float: 1.5"),
+        (dict(balance=["1", "1"]), TypeError, "each of balance must be an int, not str"),
+        (dict(balance=2), TypeError, "balance must be a list of ints, not int: 2"),
+        (dict(balance=[1, 1], devices="cpu"), TypeError, "devices must be a list of"),
         (dict(balance=[1, 1], devices=["cpu"]), IndexError, "devices: 1, partitions: 2"),  # 51
         (  # 55
             dict(balance=[2], checkpoint="INVALID"),

@@ -27,7 +27,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
 torch.manual_seed(5)
 input, target = torch.randn(8, 6), torch.randn(8, 4)
 rows = slice(None) if world is None else world.rows(8, 4)
-def train(steps, schedule=""):
+def train(steps, schedule=None):
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -122,7 +122,7 @@ tell(facts=facts)
 @pytest.mark.parametrize("grid", [(2, 1), (2, 2)])
 def test_replicas(tmp_path, grid):
     replicas, each = grid
-    balance, body = ([6] if each == 1 else [4, 2]), TELL.format(schedule="")
+    balance, body = ([6] if each == 1 else [4, 2]), TELL.format(schedule=None)
     expected = alone(tmp_path / "one", balance, body, f"dict(groups={replicas})")
     program = CONNECT + f"world = world.grid{grid}\n" + f"balance, arguments = {balance}, {{}}\n"
     for result in run(tmp_path / "all", program + TRAIN.replace("has_input = ", "has_input = True or ")
@@ -168,6 +168,37 @@ tell(names=names, here=[pipe.is_here(0), pipe.is_here(-1)], devices=list(map(str
         assert len(fact["errors"]) == 5
         assert "save_checkpoint" in fact["errors"][0]
         assert "from_environment() in each process" in fact["errors"][2]
+
+
+def test_a_state_dict_of_a_part_warns_and_a_layer_is_replaced_in_all(tmp_path):
+    facts = run(
+        tmp_path,
+        CONNECT
+        + """
+import warnings
+def told_by(make, size=2):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.save(make(), out / f"{rank}.pt")
+        make()
+    return [str(each.message) for each in found if "state_dict" in str(each.message)]
+pipe = GPipe(model_of(), [4, 2], chunks=2, world=world)
+both = nn.ModuleDict({"pipe": GPipe(model_of(), [4, 2], chunks=2, world=world)})
+whole = GPipe(model_of(), [6], chunks=2, world=world.grid(2, 1))
+told = [told_by(each.state_dict) for each in (pipe, both, whole)]
+layer = nn.Linear(6, 8)
+pipe[0] = layer
+loss = pipe.step(torch.ones(4, 6), torch.ones(4, 4), mse).loss
+assert layer.weight.is_meta == (rank == 1)
+tell(told=told, hash=pipe.parameter_hash(), loss=loss)
+""",
+        2,
+    )
+    assert facts[0]["hash"] == facts[1]["hash"] and facts[0]["loss"] == facts[1]["loss"]
+    for rank, name in ((0, "5.weight"), (1, "0.weight")):
+        (pipe,), (both,), whole = facts[rank]["told"]
+        assert whole == [] and "gpipe.save_checkpoint" in pipe and f"'{name}'" in pipe
+        assert f"'pipe.{name}'" in both
 
 
 def test_any_rank_and_from_rank_0(tmp_path):
@@ -380,12 +411,12 @@ torch.distributed.destroy_process_group()
 
 
 def launched(command, tmp_path):
-    program = CONNECT + "balance, arguments = [4, 2], {}\n" + TRAIN + TELL.format(schedule="")
+    program = CONNECT + "balance, arguments = [4, 2], {}\n" + TRAIN + TELL.format(schedule=None)
     path = ranks.write(tmp_path, program)
     clean = {name: value for name, value in os.environ.items() if name != "RANK"}
     subprocess.run([*command, str(path), str(tmp_path)], check=True, timeout=600,
                    env={**clean, "OMP_NUM_THREADS": "1"})
-    assert told(tmp_path, 2) == [alone(tmp_path / "one", [4, 2], TELL.format(schedule=""))] * 2
+    assert told(tmp_path, 2) == [alone(tmp_path / "one", [4, 2], TELL.format(schedule=None))] * 2
 
 
 def test_our_launcher(tmp_path):

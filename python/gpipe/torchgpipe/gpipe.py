@@ -9,11 +9,13 @@ from typing import Any, Optional
 import torch
 from torch import nn
 
+from gpipe._arguments import checked
 from gpipe.pipeline import (
     CALL_HOOKS,
     CHECKPOINTS,
     Device,
     Pipelined,
+    balance_of,
     devices_for,
     place,
     verify_sequential,
@@ -34,6 +36,11 @@ a balance by profiling:
     balance = balance_by_time(partitions, model, sample, device="cpu")
     model = GPipe(model, balance, chunks=8)
 """
+
+
+def _whole(value: Any) -> Any:
+    """An int for a float that is one, which torchgpipe takes as well."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class BalanceError(ValueError):
@@ -86,7 +93,9 @@ class GPipe(Pipelined):
         verify_skippables(module)
         if deferred_batch_norm:
             module = DeferredBatchNorm.convert_deferred_batch_norm(module, self.chunks)
-        self._balance = list(balance)
+        if isinstance(balance, Iterable) and not isinstance(balance, str):
+            balance = [_whole(count) for count in balance]
+        self._balance = balance_of(balance)
         if len(module) != sum(self._balance):
             raise BalanceError(
                 f"module and sum of balance have different length (module: {len(module)}, "
@@ -97,9 +106,7 @@ class GPipe(Pipelined):
                 f"all balance numbers must be positive integer (balance: {self._balance})"
                 + _HOW_TO_BALANCE
             )
-        self._devices = devices_for(
-            len(self._balance), None if devices is None else list(devices)
-        )
+        self._devices = devices_for(len(self._balance), devices)
         # DeferredBatchNorm keeps the statistics, so the pipeline's own option stays off.
         self._options = {}
         layers = iter(module.named_children())
@@ -107,7 +114,8 @@ class GPipe(Pipelined):
             nn.Sequential(OrderedDict(next(layers) for _ in range(count)))
             for count in self._balance
         )
-        place([layer for _, layer in self._named_layers()], self._balance, self._devices)
+        place(list(self), self._balance, self._devices)
+        self._remember(module)
         self._make()
 
     @property
@@ -117,7 +125,7 @@ class GPipe(Pipelined):
 
     @chunks.setter
     def chunks(self, chunks: int) -> None:
-        chunks = int(chunks)
+        chunks = checked("chunks", _whole(chunks), int, "give the number of micro-batches")
         if chunks <= 0:
             raise ValueError(f"number of chunks must be positive integer, not {chunks}")
         self._chunks = chunks
@@ -141,11 +149,10 @@ class GPipe(Pipelined):
         self._checkpoints = [checkpoint]
         self._make_again()
 
-    def _named_layers(self) -> list[tuple[str, nn.Module]]:
+    def _holders(self) -> list[dict[str, nn.Module]]:
         # Every call runs this, so `partitions` is read without nn.Module's slow look-up of
         # attributes.
-        partitions = self._modules["partitions"]._modules.values()
-        return [named for partition in partitions for named in partition._modules.items()]
+        return [each._modules for each in self._modules["partitions"]._modules.values()]
 
     def _units(self) -> tuple[list[tuple[str, nn.Module]], list[int]]:
         # A partition with hooks runs as one layer, so that its hooks are called. It gets the name
