@@ -66,7 +66,8 @@ def _wrong(name: str, value: Any, kind: Any) -> Optional[str]:
             return _wrong(name, value, of[0])
         return None if any(_wrong(name, value, each) is None for each in of) else text
     if origin is collections.abc.Sequence:
-        if not isinstance(value, collections.abc.Sequence) or isinstance(value, (str, bytes)):
+        # The extension also takes arrays and what can only be iterated.
+        if not hasattr(value, "__iter__") or isinstance(value, (str, bytes, collections.abc.Mapping)):
             return text
         found = (_wrong(f"each of {name}", each, of[0]) for each in value)
         return next(filter(None, found), None)
@@ -81,6 +82,8 @@ def _wrong(name: str, value: Any, kind: Any) -> Optional[str]:
     if kind in _CONVERTED:
         return None if any(hasattr(value, method) for method in _CONVERTED[kind]) else text
     checked = object if kind is Any else origin or kind
+    if isinstance(checked, type) and issubclass(checked, tuple) and isinstance(value, tuple):
+        return None  # a named tuple may be given as a plain one
     return text if isinstance(checked, type) and not isinstance(value, checked) else None
 
 
@@ -130,7 +133,7 @@ class _Annotation(str):
 
 def unquote_annotations() -> None:
     """Has help() show the annotations of gpipe's functions and methods without quotes."""
-    modules = [each for name, each in sys.modules.items() if f"{name}.".startswith("gpipe.")]
+    modules = [each for name, each in list(sys.modules.items()) if f"{name}.".startswith("gpipe.")]
     classes = [
         value
         for module in modules

@@ -628,9 +628,10 @@ class GPipe(Pipelined):
         self._checkpoints = checkpoints_of(checkpoint)
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
-            "shared_inputs": shared_inputs,
-            "worker_of_stage": placement,
-            "process_of_worker": processes,
+            # Copies, since the pipeline may be made again from them.
+            "shared_inputs": checked("shared_inputs", shared_inputs, Sequence[int]),
+            "worker_of_stage": checked("placement", placement, Optional[Sequence[int]]),
+            "process_of_worker": checked("processes", processes, Optional[Sequence[int]]),
             "groups": groups,
             "cpu_threads_per_stage": cpu_threads_per_stage,
         }

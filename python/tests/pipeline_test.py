@@ -846,3 +846,26 @@ def test_help_shows_types_without_quotes(shown):
     types = [text for text in inspect.signature(shown).parameters.values() if ":" in str(text)]
     assert types and not any(": '" in str(text) for text in types)
     assert shown is not GPipe.step or "loss_fn: Callable[..., Tensor]" in pydoc.render_doc(shown)
+
+
+def test_a_pipeline_that_is_made_again_has_the_settings_that_were_given():
+    class Shared(nn.Module):
+        def forward(self, pair):
+            x, constant = pair
+            return x * constant, constant
+
+    placement = [0, 1]
+    model = gpipe.GPipe(
+        nn.Sequential(Shared(), Shared()),
+        balance=[1, 1],
+        chunks=2,
+        placement=placement,
+        shared_inputs=(k for k in [1]),
+    )
+    placement.reverse()
+    again = copy.deepcopy(model)
+    x, constant = torch.arange(4.0).view(4, 1), torch.tensor([3.0])
+    for pipeline in (model, again):
+        output, _ = pipeline((x, constant))
+        assert torch.equal(output, x * 9)
+    assert again._options["worker_of_stage"] == [0, 1]
