@@ -142,7 +142,7 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   const auto add = [&](StoragePtr storage) {
     if (!may_go(*storage) || !not_these.insert(storage.get()).second) return;
     const size_t size = storage->nbytes();
-    moving.push_back({std::move(storage), size, {}, false});
+    moving.push_back({std::move(storage), size, {}, false, nullptr});
   };
   for (StoragePtr& storage : cell.made.alive()) add(std::move(storage));
   cell.made.clear();
@@ -189,23 +189,17 @@ void StageOffloads::reload(int64_t micro_batch) {
   if (cell.moving.empty()) return;
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
-  std::vector<c10::DataPtr> memory;  // all of it before any: a storage with memory has its bytes
-  for (const Moving& each : cell.moving) {
-    const bool needed = each.storage && each.storage.use_count() > 1;
-    memory.push_back(needed ? allocator_of(*each.storage)->allocate(each.size) : c10::DataPtr());
-  }
-  for (size_t k = 0; k < memory.size(); ++k) {
-    if (!memory[k]) continue;
-    Moving& each = cell.moving[k];
-    each.storage->clear_data_ptr_access_error_msg_();
-    each.storage->set_data_ptr_noswap(std::move(memory[k]));
-    each.away = false;
+  for (Moving& each : cell.moving) {
+    if (!each.away || each.storage.use_count() == 1) continue;
+    each.memory = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(each.size),
+        allocator_of(*each.storage), /*resizable=*/false);
   }
   follow(to_device_, *stage_);
   const StreamScope scope(to_device_);
   for (const Moving& each : cell.moving) {
-    if (!each.storage || each.away) continue;
-    bytes_of(each.storage, each.size)
+    if (!each.memory) continue;
+    bytes_of(each.memory, each.size)
         .copy_(each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size)), kAtOnce);
   }
   cell.back = record_event(to_device_);
@@ -219,6 +213,11 @@ void StageOffloads::arrive(int64_t micro_batch) {
   Cell& cell = cells_[micro_batch];
   if (cell.back == nullptr) return;
   wait_for_event(*cell.back, *stage_);
+  for (Moving& each : cell.moving) {
+    if (!each.memory) continue;
+    each.storage->clear_data_ptr_access_error_msg_();
+    each.storage->set_data_ptr_noswap(each.memory->set_data_ptr(c10::DataPtr(nullptr, device_)));
+  }
   cell.moving.clear();
   cell.back.reset();
 }

@@ -89,6 +89,7 @@ class StageOffloads {
     size_t size = 0;
     Block block;
     bool away = false;
+    StoragePtr memory;  // what it will have, while that is being filled
   };
   struct Cell {
     // The part before its gap, until its copies have begun; none if it is not offloaded.
@@ -101,7 +102,6 @@ class StageOffloads {
   };
 
   bool may_go(const c10::StorageImpl& storage) const;
-  void send(Cell& cell, StoragePtr storage);
   Block take_block(size_t size);
   void give_back(Block block);
   void make_blocks(const std::vector<Moving>& moving);

@@ -150,6 +150,7 @@ TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
   EXPECT_THAT(complaint_of(member.detach()), HasSubstr("this tensor's memory is on the host"));
   EXPECT_THAT(complaint_of([&] { member.detach().view({-1}).add(1); }), HasSubstr("on the host"));
   offloads_->reload(0);
+  EXPECT_THAT(complaint_of(member.detach()), HasSubstr("on the host")) << "it is under way";
   offloads_->arrive(0);
   EXPECT_EQ(complaint_of(member.detach()), "");
   EXPECT_EQ(member._version(), version);
