@@ -26,17 +26,17 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 
 struct MadeMemoryHooks {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    note(function.inputs(), /*results=*/false);
+    note(function.inputs(), /*are_made=*/false);
     return nullptr;
   }
   static void end(const at::RecordFunction& function, at::ObserverContext* /*context*/) {
-    note(function.outputs(), /*results=*/true);
+    note(function.outputs(), /*are_made=*/true);
   }
   template <typename Values>
-  static void note(const Values& values, bool results) {
+  static void note(const Values& values, bool are_made) {
     if (current == nullptr) return;
     for (const c10::IValue& value : values) {
-      for_each_tensor(value, [&](const at::Tensor& tensor) { current->note(tensor, results); });
+      for_each_tensor(value, [&](const at::Tensor& tensor) { current->note(tensor, are_made); });
     }
   }
 };
@@ -54,27 +54,32 @@ MadeMemory::Scope::~Scope() {
   current = former_;
 }
 
-void MadeMemory::note(const at::Tensor& tensor, bool result) {
+void MadeMemory::note(const at::Tensor& tensor, bool is_made) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  if (noted_.count(storage) > 0) return;
-  const bool made_here = result && storage->device() == device_;
-  noted_.emplace(storage,
-                 Noted{c10::weak_intrusive_ptr<c10::StorageImpl>(StoragePtr::reclaim_copy(storage)),
-                       noted_.size(), made_here});
+  auto found = noted_.find(storage);
+  if (found == noted_.end()) {
+    const bool made_here = is_made && storage->device() == device_;
+    auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>(StoragePtr::reclaim_copy(storage));
+    found = noted_.emplace(storage, Noted{std::move(weak), noted_.size(), made_here, {}}).first;
+  }
+  if (!found->second.made_here) return;
+  found->second.changes.push_back(tensor.unsafeGetTensorImpl()->version_counter());
 }
 
-std::vector<StoragePtr> MadeMemory::alive() const {
-  std::vector<std::pair<size_t, StoragePtr>> found;
-  for (const auto& [address, noted] : noted_) {
+std::vector<MadeMemory::Made> MadeMemory::take() {
+  std::vector<std::pair<size_t, Made>> found;
+  for (auto& [address, noted] : noted_) {
     if (!noted.made_here) continue;
-    if (StoragePtr storage = noted.storage.lock()) found.push_back({noted.number, storage});
+    StoragePtr storage = noted.storage.lock();
+    if (storage) found.push_back({noted.number, {std::move(storage), std::move(noted.changes)}});
   }
+  noted_.clear();
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<StoragePtr> storages;
-  for (auto& each : found) storages.push_back(std::move(each.second));
-  return storages;
+  std::vector<Made> made;
+  for (auto& each : found) made.push_back(std::move(each.second));
+  return made;
 }
 
 }  // namespace gpipe::internal

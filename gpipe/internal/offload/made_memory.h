@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -41,10 +42,15 @@ class MadeMemory {
     const uint64_t handle_;
   };
 
+  struct Made {
+    StoragePtr storage;
+    // Of all its tensors that were seen: not all views count their changes together. Some are here
+    // several times.
+    std::vector<c10::VariableVersion> changes;
+  };
   // The storages on the device that were made here and are still held by something, in the order in
-  // which they were made.
-  std::vector<StoragePtr> alive() const;
-  void clear() { noted_.clear(); }
+  // which they were made. Forgets all that was noted.
+  std::vector<Made> take();
 
  private:
   friend struct MadeMemoryHooks;
@@ -53,8 +59,9 @@ class MadeMemory {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     size_t number;
     bool made_here;
+    std::vector<c10::VariableVersion> changes;
   };
-  void note(const at::Tensor& tensor, bool result);
+  void note(const at::Tensor& tensor, bool is_made);
 
   const c10::Device device_;
   std::unordered_map<const c10::StorageImpl*, Noted> noted_;

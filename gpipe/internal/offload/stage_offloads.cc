@@ -35,6 +35,15 @@ c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
                         : c10::GetAllocator(storage.device_type());
 }
 
+// Grows with each change that one of them counts.
+uint64_t sum_of(const std::vector<c10::VariableVersion>& counters) {
+  uint64_t sum = 0;
+  for (const c10::VariableVersion& counter : counters) {
+    if (counter.enabled()) sum += counter.current_version();
+  }
+  return sum;
+}
+
 }  // namespace
 
 bool has_offloads(const Schedule& schedule) {
@@ -96,6 +105,12 @@ bool StageOffloads::may_go(const c10::StorageImpl& storage) const {
   return deleter != nullptr && storage.data_ptr().get_deleter() == deleter;
 }
 
+bool StageOffloads::is_unchanged(const Moving& moving) const {
+  const c10::StorageImpl& storage = *moving.storage;
+  return may_go(storage) && storage.nbytes() == moving.size && storage.data() == moving.address &&
+         sum_of(moving.counters) == moving.changes;
+}
+
 at::Tensor StageOffloads::bytes_of(const StoragePtr& storage, size_t size) const {
   at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(device_));
   bytes.set_(c10::Storage(storage), 0, {static_cast<int64_t>(size)}, {1});
@@ -139,13 +154,17 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   std::unordered_set<const c10::StorageImpl*> not_these;
   for (const at::Tensor& tensor : held) not_these.insert(storage_of(tensor));
   std::vector<Moving> moving;
-  const auto add = [&](StoragePtr storage) {
-    if (!may_go(*storage) || !not_these.insert(storage.get()).second) return;
-    const size_t size = storage->nbytes();
-    moving.push_back({std::move(storage), size, {}, false, nullptr});
+  const auto add = [&](MadeMemory::Made made) {
+    if (!may_go(*made.storage) || !not_these.insert(made.storage.get()).second) return;
+    Moving each;
+    each.size = made.storage->nbytes();
+    each.address = made.storage->data();
+    each.changes = sum_of(made.changes);
+    each.storage = std::move(made.storage);
+    each.counters = std::move(made.changes);
+    moving.push_back(std::move(each));
   };
-  for (StoragePtr& storage : cell.made.alive()) add(std::move(storage));
-  cell.made.clear();
+  for (MadeMemory::Made& made : cell.made.take()) add(std::move(made));
   const bool first = std::exchange(is_first_, false);
   if (first) {
     make_blocks(moving);
@@ -153,7 +172,8 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   }
   for (const at::Tensor* tensor : kept) {
     if (storage_of(*tensor) == nullptr || held_by_others({tensor})) continue;
-    add(StoragePtr::reclaim_copy(tensor->storage().unsafeGetStorageImpl()));
+    add({StoragePtr::reclaim_copy(tensor->storage().unsafeGetStorageImpl()),
+         {tensor->unsafeGetTensorImpl()->version_counter()}});
   }
   if (moving.empty()) return;
   for (Moving& each : moving) each.block = take_block(each.size);
@@ -174,11 +194,11 @@ void StageOffloads::offload(int64_t micro_batch) {
   if (cell.moving.empty()) return;
   wait_for_event(*cell.copied, *stage_);
   for (Moving& each : cell.moving) {
-    if (each.storage.use_count() > 1) {
+    if (each.storage.use_count() > 1 && is_unchanged(each)) {
       each.storage->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
       each.storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kAway);
       each.away = true;
-    } else {  // what had held it is gone
+    } else {  // what had held it is gone, or the copy has not what it holds now
       each.storage.reset();
     }
   }

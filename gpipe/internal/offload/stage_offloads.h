@@ -35,7 +35,8 @@ std::unique_ptr<MadeMemory::Scope> note_made(const Offloads* offloads, int64_t s
 
 // What a cell alone holds goes to the host and comes back. The device's memory of its storages is
 // given up and replaced; tensors, views, graph nodes and counts of changes stay the objects that
-// they are. While a storage is away, each access to its memory is an error that says so.
+// they are. While a storage is away, each access to its memory is an error that says so. A storage
+// that changes before its memory would go stays on the device.
 //
 // The calls for a cell that is offloaded come in this order: note() while its part before the gap
 // runs, depart(), offload(), reload(), arrive(); each on the stage's stream. Copies run on two
@@ -86,7 +87,11 @@ class StageOffloads {
   };
   struct Moving {
     StoragePtr storage;
+    std::vector<c10::VariableVersion> counters;  // of changes
+    // When the copy began.
     size_t size = 0;
+    const void* address = nullptr;
+    uint64_t changes = 0;
     Block block;
     bool away = false;
     StoragePtr memory;  // what it will have, while that is being filled
@@ -102,6 +107,7 @@ class StageOffloads {
   };
 
   bool may_go(const c10::StorageImpl& storage) const;
+  bool is_unchanged(const Moving& moving) const;
   Block take_block(size_t size);
   void give_back(Block block);
   void make_blocks(const std::vector<Moving>& moving);

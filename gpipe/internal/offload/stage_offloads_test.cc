@@ -1,5 +1,6 @@
 #include "gpipe/internal/offload/stage_offloads.h"
 
+#include <ATen/ops/_unsafe_view.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -154,6 +155,30 @@ TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
   offloads_->arrive(0);
   EXPECT_EQ(complaint_of(member.detach()), "");
   EXPECT_EQ(member._version(), version);
+}
+
+// A change after the copy to the host has begun would be lost.
+TEST_F(StageOffloadsTest, WhatChangesMeanwhileStays) {
+  const at::Tensor input = square(2);
+  at::Tensor changed, as_a_view, resized;
+  {
+    const auto noted = offloads_->note(0);
+    changed = input.exp();
+    as_a_view = at::_unsafe_view(input.mm(weight_.detach()), {-1});  // counts its own changes
+    resized = input.neg();
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  runtime().synchronize_device(0);  // the copies are over
+  changed.add_(1);
+  as_a_view.add_(1);
+  resized.resize_({2 * kSide, kSide}).fill_(3);
+  const at::Tensor want[] = {on_host(changed), on_host(as_a_view), on_host(resized)};
+  offloads_->offload(0);
+  offloads_->reload(0);
+  offloads_->arrive(0);
+  EXPECT_THAT(on_host(changed), EqualsBitwise(want[0]));
+  EXPECT_THAT(on_host(as_a_view), EqualsBitwise(want[1]));
+  EXPECT_THAT(on_host(resized), EqualsBitwise(want[2]));
 }
 
 // A custom function may keep tensors where no graph counts their changes.
