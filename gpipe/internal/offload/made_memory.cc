@@ -1,9 +1,13 @@
 #include "gpipe/internal/offload/made_memory.h"
 
+#include <ATen/core/function_schema.h>
+#include <ATen/core/operator_name.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 namespace gpipe::internal {
@@ -22,6 +26,21 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
+// Whether the operator's results have memory of their own.
+bool makes_memory(const at::RecordFunction& function) {
+  const std::optional<c10::OperatorName> name = function.operator_name();
+  if (!name) return false;
+  thread_local std::unordered_map<c10::OperatorName, bool> known;  // copying a schema takes long
+  const auto found = known.find(*name);
+  if (found != known.end()) return found->second;
+  const std::optional<c10::FunctionSchema> schema = function.operator_schema();
+  const bool makes = schema && std::none_of(schema->returns().begin(), schema->returns().end(),
+                                            [](const c10::Argument& each) {
+                                              return each.alias_info() != nullptr;
+                                            });
+  return known.emplace(*name, makes).first->second;
+}
+
 }  // namespace
 
 struct MadeMemoryHooks {
@@ -30,7 +49,7 @@ struct MadeMemoryHooks {
     return nullptr;
   }
   static void end(const at::RecordFunction& function, at::ObserverContext* /*context*/) {
-    note(function.outputs(), /*are_made=*/true);
+    note(function.outputs(), makes_memory(function));
   }
   template <typename Values>
   static void note(const Values& values, bool are_made) {

@@ -17,8 +17,9 @@ namespace gpipe::internal {
 using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 
 // Notes storages without keeping them alive. A storage was made here if an operator returned it
-// that was not given it, and no operator had been given it before. So parameters, inputs, and what
-// layers have kept from earlier calls are never among them, nor are views of these.
+// whose schema says that its results are no aliases, and no operator had been given it before. So
+// parameters, inputs, and what layers have kept from earlier calls are never among them, nor are
+// views of these, nor what is inside of tensors without a storage (values of sparse ones, say).
 //
 // Operators are seen as LibTorch's profiler sees them (RecordFunction), also those inside of other
 // operators and of custom functions. What is not seen (where a user has switched the profiler's

@@ -1,6 +1,7 @@
 #include "gpipe/internal/offload/stage_offloads.h"
 
 #include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -179,6 +180,17 @@ TEST_F(StageOffloadsTest, WhatChangesMeanwhileStays) {
   EXPECT_THAT(on_host(changed), EqualsBitwise(want[0]));
   EXPECT_THAT(on_host(as_a_view), EqualsBitwise(want[1]));
   EXPECT_THAT(on_host(resized), EqualsBitwise(want[2]));
+}
+
+TEST_F(StageOffloadsTest, WhatAnOperatorOnlyReturnsStays) {
+  const at::Tensor kept = square(2);
+  {
+    const auto noted = offloads_->note(0);
+    const at::Tensor alias = at::empty({0}, kept.options()).set_(kept.storage());
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  offloads_->offload(0);
+  EXPECT_EQ(complaint_of(kept), "");
 }
 
 // A custom function may keep tensors where no graph counts their changes.
