@@ -242,21 +242,27 @@ void StageOffloads::arrive(int64_t micro_batch) {
   cell.back.reset();
 }
 
-void StageOffloads::settle(Cell& cell) {
+void StageOffloads::settle(int64_t micro_batch) {
+  Cell& cell = cells_[micro_batch];
+  const StreamScope scope(*stage_);
   // The streams end after all copies that they were given, also those of a call that failed.
   follow(*stage_, to_host_);
   follow(*stage_, to_device_);
-  for (Moving& each : cell.moving) {
-    if (!each.block.bytes.defined()) continue;
-    each.block.read = record_event(to_device_);
-    give_back(std::move(each.block));
+  try {
+    if (cell.back == nullptr) reload(micro_batch);
+    arrive(micro_batch);
+  } catch (const c10::OutOfMemoryError&) {
+    for (Moving& each : cell.moving) {
+      each.block.read = record_event(to_device_);
+      give_back(std::move(each.block));
+    }
   }
 }
 
 void StageOffloads::end_run() noexcept {
   try {
-    for (Cell& cell : cells_) {
-      if (!cell.moving.empty()) settle(cell);
+    for (size_t i = 0; i < cells_.size(); ++i) {
+      if (!cells_[i].moving.empty()) settle(static_cast<int64_t>(i));
     }
   } catch (const std::exception&) {  // the device is broken
   }

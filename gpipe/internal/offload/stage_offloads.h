@@ -59,7 +59,8 @@ class StageOffloads {
   // Called before the first cell of a run, with the schedule's actions of this stage.
   void begin_run(int64_t stage, const Schedule& schedule);
   // Called after the last one, also after a failure: the stage's stream waits for what is under
-  // way, and all that the run had taken is free again.
+  // way, all that the run had taken is free again, and what is away comes back if something holds
+  // it. What finds no memory then stays an error.
   void end_run() noexcept;
 
   // What the cell's operators make while this lives may be offloaded. Null if the cell's memory
@@ -111,7 +112,7 @@ class StageOffloads {
   Block take_block(size_t size);
   void give_back(Block block);
   void make_blocks(const std::vector<Moving>& moving);
-  void settle(Cell& cell);
+  void settle(int64_t micro_batch);
   at::Tensor bytes_of(const StoragePtr& storage, size_t size) const;
 
   const c10::Device device_;

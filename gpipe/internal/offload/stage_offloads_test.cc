@@ -193,6 +193,26 @@ TEST_F(StageOffloadsTest, WhatAnOperatorOnlyReturnsStays) {
   EXPECT_EQ(complaint_of(kept), "");
 }
 
+// What something still holds when a run has failed is there again, wherever it was.
+TEST_F(StageOffloadsTest, AFailedRunLeavesNothingAway) {
+  for (const bool under_way : {false, true}) {
+    at::Tensor member;
+    {
+      const auto noted = offloads_->note(0);
+      member = square(2).mm(weight_.detach());
+    }
+    offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+    const at::Tensor want = on_host(member);
+    offloads_->offload(0);
+    if (under_way) offloads_->reload(0);
+    offloads_->end_run();
+    EXPECT_EQ(complaint_of(member), "");
+    EXPECT_THAT(on_host(member), EqualsBitwise(want));
+    begin();
+  }
+  EXPECT_EQ(offloads_->pinned_bytes(), 2 * 3 * kBytes);
+}
+
 // A custom function may keep tensors where no graph counts their changes.
 struct KeepsIts : torch::autograd::Function<KeepsIts> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
@@ -261,7 +281,7 @@ TEST_F(StageOffloadsTest, PinnedMemoryIsUsedAgain) {
 
 // Wherever a run ends, nothing stays, and no memory is used too early (the fake accelerator looks).
 TEST_F(StageOffloadsTest, ARunMayEndAnywhere) {
-  for (int end = 0; end < 4; ++end) {
+  for (int end = 0; end < 5; ++end) {
     SCOPED_TRACE(end);
     const size_t before = allocator().in_use(0);
     {
@@ -273,7 +293,9 @@ TEST_F(StageOffloadsTest, ARunMayEndAnywhere) {
         allocator().fail(0, -1);
       }
       if (end == 3) offloads_->reload(0);
+      if (end == 4) allocator().fail(0, 1);
       offloads_->end_run();
+      allocator().fail(0, -1);
     }
     EXPECT_EQ(allocator().in_use(0), before);
     begin();
