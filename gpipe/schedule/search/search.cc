@@ -364,6 +364,14 @@ ScheduleFacts check_matches(const char* who, const Schedule& schedule,
                                 std::to_string(options.micro_batches) + "; give the schedule's");
   }
   internal::check_whole_step(schedule, std::string(who) + ": ");
+  for (const std::vector<Action>& actions : schedule.table()) {
+    const auto moves = [](const Action& action) { return !computes(action.kind); };
+    const auto found = std::find_if(actions.begin(), actions.end(), moves);
+    if (found == actions.end()) continue;
+    throw std::invalid_argument(std::string(who) +
+                                ": the schedule has offloads, which the search does not count: " +
+                                found->to_text() + "; give the schedule without_offloads()");
+  }
   return schedule.verify(Sends::kBuffered);
 }
 

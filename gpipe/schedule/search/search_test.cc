@@ -692,10 +692,14 @@ TEST(LinkSlack, GrowsWithTheDeadlineUpToTheLargestDouble) {
   EXPECT_EQ(link_slack(schedule, options, 1e308), 0.0) << "the makespan is longer";
 }
 
-TEST(PeakBytesAndLinkSlack, AreForWholeSteps) {
+TEST(PeakBytesAndLinkSlack, AreForWholeStepsWithoutOffloads) {
   const SearchOptions options = options_of(Placement::one_each(3), 4, false, 0);
   const Schedule whole = Schedule::one_f_one_b(3, 4);
+  std::vector<std::vector<Action>> moved = whole.table();
+  moved[2].insert(moved[2].begin() + 1,
+                  {{ActionKind::kOffload, 2, 0}, {ActionKind::kReload, 2, 0}});
   const std::pair<Schedule, const char*> kHalves[] = {
+      {Schedule::create(3, 4, moved), "has offloads, which the search does not count: O2.0; give"},
       {whole.only({ActionKind::kForward}), "the schedule has no backwards; a step needs both"},
       {whole.only({ActionKind::kBackward}), "the schedule has no forwards; a step needs both"}};
   for (const auto& [half, what] : kHalves) {
