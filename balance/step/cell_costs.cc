@@ -52,11 +52,11 @@ CellMemory cell_memory(ActionKind kind, bool recomputed) {
       return {forwarded, kAll, kWaiting};
     case ActionKind::kWeightGradient:
       return {kWaiting, kWaiting, kNothing};
-    // Between the halves of a backward less moves.
+    // What goes counts as held: between the halves of a backward less goes, and what the pipeline
+    // leaves on the device is not known here.
     case ActionKind::kOffload:
-      return {forwarded, forwarded, kNothing};
     case ActionKind::kReload:
-      return {kNothing, forwarded, forwarded};
+      return {};
   }
   return {};
 }
