@@ -23,7 +23,7 @@ constexpr int kGap = 12;
 constexpr double kDigit = 6.2;  // the width of a digit
 
 // The kinds of time that have a color of their own.
-enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kMove, kRecompute, kFailed, kPaints };
+enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kRecompute, kFailed, kMove, kPaints };
 
 struct Look {
   const char* name;
@@ -33,9 +33,9 @@ constexpr std::array<Look, kPaints> kLooks = {{{"forward", "#76a5d8"},
                                                {"backward", "#7fbf7b"},
                                                {"input gradient", "#c9b458"},
                                                {"weight gradient", "#b79ac4"},
-                                               {"offload, reload", "#c0c0c0"},
                                                {"recompute", "#f2a65a"},
-                                               {"failed", "#e15759"}}};
+                                               {"failed", "#e15759"},
+                                               {"offload, reload", "#c0c0c0"}}};
 
 Paint paint_of(const TimelineAction& timed) {
   if (timed.failed) return kFailed;

@@ -70,6 +70,12 @@ TEST(TimelineSvg, MarksWhatFailed) {
   EXPECT_THAT(to_svg({{"a step", failed}}, ""), HasSubstr(">failed</text>"));
 }
 
+// Kinds of time that are new come last, so that pictures without them stay the same.
+TEST(TimelineSvg, ClassesKeepTheirNumbers) {
+  const std::string svg = to_svg({{"a step", step(1, 1, 1.0)}}, "");
+  EXPECT_THAT(svg, HasSubstr(".k4{fill:#f2a65a}.k5{fill:#e15759}.k6{fill:#c0c0c0}"));
+}
+
 TEST(TimelineSvg, OfNothingIsStillAPicture) {
   EXPECT_THAT(to_svg({}, "nothing"), HasSubstr("</svg>"));
   EXPECT_THAT(to_svg({{"empty", StepTimeline()}}, "nothing"), HasSubstr("empty: 0 ms"));
