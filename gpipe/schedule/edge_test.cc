@@ -17,6 +17,7 @@
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/program.h"
 #include "gpipe/schedule/relabel.h"
 #include "gpipe/schedule/routes.h"
@@ -144,6 +145,13 @@ Rows generators() {
   return rows;
 }
 
+SimulateOptions with_links() {
+  SimulateOptions options;
+  options.offload.bytes = [](const Action&) { return 1.0; };
+  options.offload.to_host = options.offload.to_device = 2.0;
+  return options;
+}
+
 // Calls of `call` with tables that no generator makes.
 std::vector<EdgeRow::Call> tables(const std::function<void(const Schedule&)>& call) {
   const Schedule all = Schedule::one_f_one_b(3, 4);
@@ -169,7 +177,8 @@ std::vector<EdgeRow::Call> tables(const std::function<void(const Schedule&)>& ca
            {"forwards", all.only({ActionKind::kForward})},
            {"backwards", backwards},
            {"no kinds", all.only({})},
-           {"descending", Schedule::gpipe(3, 4)}}) {
+           {"descending", Schedule::gpipe(3, 4)},
+           {"offloads", with_offloads(Schedule::gpipe(3, 4), Routes::create(3), with_links())}}) {
     const Schedule table = schedule;
     result.push_back({name, [call, table] { call(table); }});
   }
@@ -219,6 +228,8 @@ Rows schedules() {
       texts("schedule_from_csv", "text", [](const std::string& text) { schedule_from_csv(text); }));
   rows.push_back(
       testing::calls("letter", "kind", {{"9", [] { (void)letter(static_cast<ActionKind>(9)); }}}));
+  rows.push_back(testing::calls("computes", "kind",
+                                {{"9", [] { (void)computes(static_cast<ActionKind>(9)); }}}));
   rows.push_back(
       integers("create", "stages of routes", [](int64_t value) { Routes::create(value); }));
   for (const int32_t value :
@@ -277,6 +288,40 @@ Rows schedules() {
     joined(table, simulate_options(three_stages()));
     joined(table, Routes::create(3), simulate_options(three_stages()));
   });
+  of_tables("without_offloads", [](const Schedule& table) { without_offloads(table); });
+  of_tables("with_offloads", [](const Schedule& table) {
+    with_offloads(table, Routes::create(3), with_links());
+    simulate(table, with_links());
+  });
+  rows.push_back(numbers("with_offloads", "more_time", [schedule](double value) {
+    with_offloads(schedule, Routes::create(3), with_links(), value);
+  }));
+  for (double OffloadCosts::*rate : {&OffloadCosts::to_host, &OffloadCosts::to_device}) {
+    rows.push_back(numbers("with_offloads", "rates of links", [schedule, rate](double value) {
+      SimulateOptions options = with_links();
+      options.offload.*rate = value;
+      with_offloads(schedule, Routes::create(3), options);
+      simulate(schedule, options);
+    }));
+  }
+  rows.push_back(numbers("with_offloads", "bytes", [schedule](double value) {
+    SimulateOptions options = with_links();
+    options.offload.bytes = [value](const Action&) { return value; };
+    with_offloads(schedule, Routes::create(3), options);
+  }));
+  for (const int32_t value : {-1, 2, std::numeric_limits<int32_t>::max()}) {
+    rows.push_back(testing::calls("with_offloads", "links",
+                                  {{std::to_string(value), [schedule, value] {
+                                      SimulateOptions options = with_links();
+                                      options.offload.link = {value, value, value};
+                                      with_offloads(schedule, Routes::create(3), options);
+                                    }}}));
+  }
+  rows.push_back(lengths("with_offloads", "links", 3, [schedule](size_t count) {
+    SimulateOptions options = with_links();
+    options.offload.link = std::vector<int32_t>(count);
+    with_offloads(schedule, Routes::create(3), options);
+  }));
   of_tables("peak_bytes", [](const Schedule& table) { peak_bytes(table, three_stages()); });
   of_tables("link_slack", [](const Schedule& table) { link_slack(table, three_stages(), 100); });
   rows.push_back(numbers("link_slack", "deadline", [schedule](double value) {
