@@ -21,8 +21,8 @@ skip            layers that pass tensors to a much later layer
 torchgpipe      the names, arguments and state-dict keys of torchgpipe 0.0.7
 """
 
-from gpipe._arguments import unquote_annotations as _unquote_annotations
 from gpipe._load import extension as _extension
+from gpipe._arguments import unquote_annotations as _unquote_annotations
 from gpipe import _checkpoints as _checkpoints
 from gpipe import balance, hugging_face, schedule, skip
 from gpipe.diagnosis import Advice, Diagnosis, diagnose
