@@ -102,6 +102,13 @@ TEST(Agreement, CollectsUnderOneNameOnly) {
   EXPECT_THAT(agreement.take_values(), IsEmpty());
 }
 
+// What two ranks that give these values for `name` are told: empty if they agree.
+std::string verdict_on(const std::string& name, const std::string& low, const std::string& high) {
+  Agreement agreement(2);
+  agreement.add(0, {name, low});
+  return agreement.add(1, {name, high}).value_or("none");
+}
+
 TEST(Agreement, ShowsWhereLongTextsDiffer) {
   const std::string same(500, 's');
   Agreement agreement(2);
@@ -114,9 +121,7 @@ TEST(Agreement, ShowsWhereLongTextsDiffer) {
 TEST(Agreement, ShowsTheFirstLineThatDiffers) {
   const std::string same(100, 's');
   const auto verdict = [](const std::string& low, const std::string& high) {
-    Agreement agreement(2);
-    agreement.add(0, {"layers", low});
-    return agreement.add(1, {"layers", high}).value_or("none");
+    return verdict_on("layers", low, high);
   };
   EXPECT_EQ(verdict(same + "\n1: Linear\n2: ReLU\n", same + "\n1: Tanh\n2: ReLU\n"),
             "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
@@ -130,16 +135,12 @@ TEST(Agreement, ShowsTheFirstLineThatDiffers) {
             "'0: Linear', rank 1 has '0: Linear 4'");
 }
 
-// Of several fields the first that differs is named, as if it were compared alone.
+// The first field that differs is named, as if it were compared alone.
 TEST(Agreement, NamesTheFieldThatDiffers) {
   const auto verdict = [](const std::string& balance, const std::string& layers) {
     const std::string long_one(200, '1');
-    Agreement agreement(2);
-    agreement.add(0, {"all", fields_text({{"balance", long_one}, {"layers", "0: A\n1: B\n"}})});
-    return agreement
-        .add(1,
-             {"all", fields_text({{"balance", balance + long_one.substr(2)}, {"layers", layers}})})
-        .value_or("none");
+    return verdict_on("all", fields_text({{"balance", long_one}, {"layers", "0: A\n1: B\n"}}),
+                      fields_text({{"balance", balance + long_one.substr(2)}, {"layers", layers}}));
   };
   EXPECT_EQ(verdict("11", "0: A\n1: B\n"), "");
   EXPECT_THAT(verdict("12", "0: A\n1: C\n"),

@@ -45,8 +45,8 @@ class MadeMemory {
 
   struct Made {
     StoragePtr storage;
-    // Of all its tensors that were seen: not all views count their changes together. Some are here
-    // several times.
+    // The counters of all its tensors that were seen, because not all views count their changes
+    // together. Some are here several times.
     std::vector<c10::VariableVersion> changes;
   };
   // The storages on the device that were made here and are still held by something, in the order in
