@@ -76,13 +76,14 @@ class Run:
     def ranks(self):
         """The processes of the program, in the order of their start."""
         found = []
-        for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="utf-8") as file:
+                children = file.read().split()
+        except OSError:  # The launcher has ended.
+            return found
+        for name in children:
             try:
-                if not name.isdigit() or os.readlink(f"/proc/{name}/exe") != self.program:
-                    continue
-                with open(f"/proc/{name}/stat", encoding="utf-8") as file:
-                    fields = file.read().rsplit(")", 1)[1].split()
-                if int(fields[1]) == self.process.pid and fields[0] != "Z":
+                if os.readlink(f"/proc/{name}/exe") == self.program:
                     found.append(int(name))
             except OSError:  # It has ended.
                 continue
@@ -150,7 +151,8 @@ class Plan:
             phase = draw.choice(PHASES) if draw.random() < targeted else None
             self.deaths.append((draw.random(), draw.sample(range(PROCESSES + self.spares), count), phase))
             left -= count
-        self.deaths.sort(key=lambda death: death[0])
+        # A death at the end comes behind the others, since waiting for it takes the rest of the run.
+        self.deaths.sort(key=lambda death: (death[2] == "end", death[0]))
 
 
 def disturb(run, plan, seconds):
@@ -161,7 +163,8 @@ def disturb(run, plan, seconds):
         moment = run.begin + share * (seconds + 2.5 * len(killed))
         while time.monotonic() < moment and not run.is_over():
             time.sleep(min(0.05, max(0.0, moment - time.monotonic())))
-        give_up = time.monotonic() + 60
+        # Some phases come only after another death. A process that does not come to its phase dies where it is.
+        give_up = time.monotonic() + (60 if phase == "end" else 3)
         while phase and time.monotonic() < give_up and not run.is_over():
             ranks = run.ranks()
             if ranks and run.phase(ranks[victims[0] % len(ranks)]) == phase:
@@ -227,6 +230,9 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--targeted", type=float, default=0.33)
     args = parser.parse_args()
+    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        sys.exit("deaths.py finds the processes by /proc/PID/task/PID/children, which this kernel does not have "
+                 "(CONFIG_PROC_CHILDREN)")
     undisturbed, count, number = {}, Count(), args.first
     stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
     while count.deaths < args.deaths and time.monotonic() < stop:
