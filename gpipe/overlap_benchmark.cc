@@ -1,7 +1,7 @@
 // How much of the copies between devices overlaps with computation, on the fake accelerator:
 // kernels and copies take simulated times, streams and events are as on GPUs.
 //
-//   bazel run //gpipe:overlap_benchmark
+//   tools/bazel run //gpipe:overlap_benchmark
 
 #include <benchmark/benchmark.h>
 #include <torch/types.h>

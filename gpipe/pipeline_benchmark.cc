@@ -1,6 +1,6 @@
 // Measures what the pipeline costs, and what it gains, on the CPU.
 //
-//   bazel run //gpipe:pipeline_benchmark
+//   tools/bazel run //gpipe:pipeline_benchmark
 //
 // Every benchmark is a ratio against a rival measured in the same process, in turns, so that a busy
 // machine slows both. The counter `ratio` or `speedup` is the median over repetitions of the pair.

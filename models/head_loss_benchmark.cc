@@ -1,7 +1,7 @@
 // Memory and time of a language model's head and its cross entropy, with all logits at once and in
 // pieces of tokens: the smallest GPT-2's vocabulary and width, forward and backward.
 //
-//   bazel run //models:head_loss_benchmark
+//   tools/bazel run //models:head_loss_benchmark
 
 #include <ATen/Functions.h>
 #include <benchmark/benchmark.h>

@@ -2,7 +2,7 @@
 // LibTorch on all cores. It takes real steps on this machine's CPU, with small networks on two
 // devices of one thread each.
 //
-//   bazel run //balance/choose:plan_benchmark -- --networks=unet --minutes=4
+//   tools/bazel run //balance/choose:plan_benchmark -- --networks=unet --minutes=4
 //   --json=plan.json
 //
 // Run it on an otherwise idle machine. All settings take turns repeatedly, so that other load on
@@ -81,7 +81,7 @@ constexpr char kUsage[] =
     "Real steps of what the planner chooses, of 30 settings made by hand and of plain LibTorch, "
     "in\n"
     "turns, on two devices of one thread each.\n\n"
-    "  bazel run //balance/choose:plan_benchmark -- --networks=unet,resnet --json=plan.json";
+    "  tools/bazel run //balance/choose:plan_benchmark -- --networks=unet,resnet --json=plan.json";
 
 constexpr int64_t kDevices = 2;
 constexpr int64_t kMicroBatches = 8;  // in a mini-batch; each has the network's batch size

@@ -1,6 +1,6 @@
 // Compares the sum of profiled layers with the plain model's forward and backward, on one thread.
 //
-//   bazel run //balance/costs:profiler_benchmark
+//   tools/bazel run //balance/costs:profiler_benchmark
 //
 // `profiled` and `plain` are milliseconds, the least of several passes that alternate within one
 // run. `ratio` is profiled / plain. `overhead_us` is their difference for each layer.

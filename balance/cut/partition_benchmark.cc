@@ -1,6 +1,6 @@
 // Measures the time of an exact partition.
 //
-//   bazel run //balance/cut:partition_benchmark
+//   tools/bazel run //balance/cut:partition_benchmark
 //
 // BM_Partition cuts a thousand layers into 64 partitions, for several kinds of lists and options.
 // BM_Textbook alternates partition() and a textbook dynamic program, so that a busy machine slows

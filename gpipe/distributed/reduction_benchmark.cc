@@ -1,6 +1,6 @@
 // Measures what the sum over replicas costs a step where other work does not hide it.
 //
-//   bazel run //gpipe/distributed:reduction_benchmark
+//   tools/bazel run //gpipe/distributed:reduction_benchmark
 //
 // Two replicas of a pipeline over two processes, all four on this machine; a process has 16 MiB of
 // parameters, in one stage or in two (interleaved). Layers that sleep stand for devices: they leave

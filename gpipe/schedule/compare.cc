@@ -1,4 +1,4 @@
-// Compares the known schedules for one pipeline: `bazel run //gpipe/schedule:compare --
+// Compares the known schedules for one pipeline: `tools/bazel run //gpipe/schedule:compare --
 // --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 --transfer=0.1 --memory=16`.
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Shows a schedule: `bazel run //gpipe/schedule:print -- --schedule=1f1b --stages=4
+// Shows a schedule: `tools/bazel run //gpipe/schedule:print -- --schedule=1f1b --stages=4
 // --micro_batches=8`.
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // are uniform, and transfers take time. The time of compile() is that of compiling an existing
 // schedule to a Program, with routes between neighbors only.
 //
-//   bazel run //gpipe/schedule:simulate_benchmark
+//   tools/bazel run //gpipe/schedule:simulate_benchmark
 //
 // `items` are actions, two for each cell. `peak_MB` is the most memory that the process has used so
 // far.

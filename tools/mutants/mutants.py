@@ -813,6 +813,9 @@ class Workplace:
     def report(self, mutants):
         path = HERE / "explained.txt"
         explained = parse_explained(path.read_text()) if path.exists() else []
+        for file, line, _, _ in explained:
+            if not (ROOT / file).exists() or line not in (ROOT / file).read_text():
+                print("explained.txt: {} does not have this line any more, take it out: {}".format(file, line))
         killed, survivors, excused, waiting, broken = [], [], [], [], []
         rows = []
         for mutant in sorted(mutants, key=lambda mutant: mutant.number):

@@ -1,6 +1,6 @@
 // Measures what a message costs beyond c10d's own send and receive.
 //
-//   bazel run //gpipe/distributed/packets:transport_benchmark
+//   tools/bazel run //gpipe/distributed/packets:transport_benchmark
 //
 // Two processes of this program send a tensor back and forth: with c10d's plain send and recv, and
 // as packets of a run. They do both in turns, over the same group, so that a busy machine slows

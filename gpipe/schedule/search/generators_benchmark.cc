@@ -1,7 +1,7 @@
 // Measures how far the generators that search are behind search() with the same costs and
 // placement, and with as much memory as a worker of the generator's table holds at most.
 //
-//   bazel run //gpipe/schedule/search:generators_benchmark
+//   tools/bazel run //gpipe/schedule/search:generators_benchmark
 //
 // For each number of workers p, the cases are mini-batches of 1, p, 2p - 1, 2p and 3p
 // micro-batches, with equal costs, with the costs of chapter 20, and with three sets of costs that

@@ -1,7 +1,7 @@
 // Measures how long search() takes with its default budget on one core, with and without a limit of
 // memory. All layers of a worker together cost F 1, B 1.8, I 1.1, W 0.7; a transfer costs 0.1.
 //
-//   bazel run //gpipe/schedule/search:search_benchmark
+//   tools/bazel run //gpipe/schedule/search:search_benchmark
 //
 // `actions` are the simulated actions, as the budget counts them. `gap` says how much longer, in
 // percent, the found makespan is than the lower bound.
