@@ -2,13 +2,14 @@
 """Kills random processes of runs at random moments, and compares all losses and the hash with an undisturbed run's.
 
 deaths.py LAUNCH PROGRAM [--text=FILE] [--deaths=20] [--minutes=0] [--seed=1] [--first=0] [--steps=200]
-          [--targeted=0.33]
+          [--targeted=0.33] [--phases=meet,make,...]
 
 Each run draws, from the seed and its own number: a layout (one pipeline over four processes, two replicas of two, four
 replicas of one with a ZeroOptimizer); how often snapshots are taken; whether dead processes are started again, have
 spares, or are gone; up to five deaths, or two that are not replaced, two at once in a quarter of the cases; and of
 each the rank and the moment, between start and exit. For a share of them (--targeted) the moment is then put off until
-the process is in a drawn phase. A run whose state in memory is lost goes on from a checkpoint.
+the process is in a drawn phase (one of --phases). If that is one of a recovery, and nobody has died yet, another
+process dies first. A run whose state in memory is lost goes on from a checkpoint.
 
 PROGRAM is examples/language_model, which needs a text, or examples/guide:survives, which tells no phases.
 
@@ -38,6 +39,7 @@ LAYOUTS = {
     "four replicas, zero": ["zero", "--replicas=4", "--zero"],
 }
 PHASES = ["meet", "make", "restore", "snapshot", "step", "update", "save", "end"]
+RECOVERY = ["meet", "make", "restore"]
 PROCESSES = 4
 
 
@@ -137,7 +139,7 @@ def kill(pid):
 class Plan:
     """What is drawn for a run."""
 
-    def __init__(self, seed, number, targeted):
+    def __init__(self, seed, number, targeted, phases):
         draw = random.Random(f"{seed} {number}")
         self.layout = draw.choice(list(LAYOUTS))
         self.every = draw.choice([1, 3, 10, 50])
@@ -148,7 +150,7 @@ class Plan:
         self.deaths = []  # (share of the run's time, the numbers of the victims, the phase to wait for)
         while left > 0:
             count = min(left, 2 if draw.random() < 0.25 else 1)
-            phase = draw.choice(PHASES) if draw.random() < targeted else None
+            phase = draw.choice(phases) if draw.random() < targeted else None
             self.deaths.append((draw.random(), draw.sample(range(PROCESSES + self.spares), count), phase))
             left -= count
         # A death at the end comes behind the others, since waiting for it takes the rest of the run.
@@ -163,6 +165,10 @@ def disturb(run, plan, seconds):
         moment = run.begin + share * (seconds + 2.5 * len(killed))
         while time.monotonic() < moment and not run.is_over():
             time.sleep(min(0.05, max(0.0, moment - time.monotonic())))
+        if phase in RECOVERY and not killed and plan.restarts > 0:
+            ranks = run.ranks()
+            if ranks:
+                kill_rank(run, ranks[(victims[0] + 1) % len(ranks)], killed)
         # Some phases come only after another death. A process that does not come to its phase dies where it is.
         give_up = time.monotonic() + (60 if phase == "end" else 3)
         while phase and time.monotonic() < give_up and not run.is_over():
@@ -172,10 +178,14 @@ def disturb(run, plan, seconds):
             time.sleep(0.002)
         ranks = run.ranks()
         for pid in {ranks[victim % len(ranks)] for victim in victims} if ranks else []:
-            now = run.phase(pid)
-            if not run.is_over() and kill(pid):
-                killed.append((time.monotonic(), now))
+            kill_rank(run, pid, killed)
     return killed
+
+
+def kill_rank(run, pid, killed):
+    now = run.phase(pid)
+    if not run.is_over() and kill(pid):
+        killed.append((time.monotonic(), now))
 
 
 class Count:
@@ -229,6 +239,7 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--targeted", type=float, default=0.33)
+    parser.add_argument("--phases", type=lambda text: text.split(","), default=PHASES)
     args = parser.parse_args()
     if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
         sys.exit("deaths.py finds the processes by /proc/PID/task/PID/children, which this kernel does not have "
@@ -237,7 +248,7 @@ def main():
     stop = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
     while count.deaths < args.deaths and time.monotonic() < stop:
         # The other program does not tell its phases, so no death can wait for one.
-        plan = Plan(args.seed, number, args.targeted if args.text else 0)
+        plan = Plan(args.seed, number, args.targeted if args.text else 0, args.phases)
         if plan.layout not in undisturbed:
             undisturbed[plan.layout] = undisturbed_run(args, plan.layout)
             # The layouts must have the same bits, too.
