@@ -93,8 +93,13 @@ class Run:
 
     def phase(self, pid):
         try:
-            with open(f"{self.phases}/{pid}", encoding="utf-8") as file:
-                return file.read().strip()
+            for _ in range(100):  # The file is empty for a moment when the next phase is written.
+                with open(f"{self.phases}/{pid}", encoding="utf-8") as file:
+                    text = file.read().strip()
+                if text:
+                    return text
+                time.sleep(0.001)
+            return "start"
         except OSError:
             # A process that starts has not told its first phase yet.
             if self.tells_phases:
