@@ -20,6 +20,18 @@ namespace {
 
 namespace py = pybind11;
 
+// The notes of an exception, each behind a semicolon. Empty for null.
+std::string notes_of(py::handle error) {
+  std::string text;
+  if (!error) return text;
+  const py::object notes = py::getattr(error, "__notes__", py::none());
+  if (!py::isinstance<py::list>(notes)) return text;
+  for (const py::handle note : notes) {
+    if (py::isinstance<py::str>(note)) text += "; " + std::string(py::str(note));
+  }
+  return text;
+}
+
 [[noreturn]] void throw_current() {
   python_error error;
   error.persist();
@@ -28,6 +40,7 @@ namespace py = pybind11;
   const std::string type = py::str(py::handle(error.type).attr("__name__"));
   const bool says_more = error.value != nullptr && !error.message.empty();
   error.message = says_more ? type + ": " + error.message : type;
+  error.message += notes_of(error.value);
   throw python_error(std::move(error));
 }
 

@@ -13,6 +13,7 @@
 #include "python/extension/calling.h"
 #include "python/extension/gil.h"
 #include "python/extension/value.h"
+#include "python/extension/world.h"
 
 namespace gpipe::python {
 namespace {
@@ -159,7 +160,7 @@ py::object Pipeline::forward(py::handle input) {
     (void)to_tensors(input, "the input");
     return py::reinterpret_borrow<py::object>(input);
   }
-  Tensors tensors = inputs_of(input);
+  Tensors tensors = prepared(pipe_->world(), [&] { return inputs_of(input); });
   Tensors outputs = without_gil([&] { return pipe_->forward(std::move(tensors)); });
   if (outputs.empty()) return py::none();  // the outputs are in another process
   return to_python(std::move(outputs));
@@ -172,11 +173,14 @@ Tensors Pipeline::inputs_of(py::handle input) const {
 
 Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
                                const StepSettings& settings, bool backward) {
-  Tensors inputs = inputs_of(input);
+  Tensors inputs;
   Tensors targets;
-  if (!target.is_none()) targets = to_tensors(target, "the target");
   const LossFn loss = loss_of(loss_fn);
-  const StepOptions options = step_options_of(settings);
+  const StepOptions options = prepared(pipe_->world(), [&] {
+    inputs = inputs_of(input);
+    if (!target.is_none()) targets = to_tensors(target, "the target");
+    return step_options_of(settings);
+  });
   StepResult result = without_gil([&] {
     return backward ? pipe_->step(std::move(inputs), std::move(targets), loss, options)
                     : pipe_->evaluate(std::move(inputs), std::move(targets), loss, options);

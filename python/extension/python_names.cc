@@ -30,6 +30,7 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
      "torch.set_float32_matmul_precision()"},
     {"setSDPUse...() (Python: sdpa_kernel())", "torch.nn.attention.sdpa_kernel()"},
     // Placements, schedules, processes.
+    {"the options' shared_inputs", "shared_inputs="},
     {"Placement::processes", "processes="},
     {"(ScheduleFacts), as 1F1B and all generated schedules except Schedule::gpipe are (instead of "
      "that: \"fill-drain\" of schedule_by_name)",

@@ -5,12 +5,14 @@
 #include <exception>
 #include <future>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "gpipe/distributed/any_rank.h"
 #include "gpipe/distributed/from_rank_0.h"
+#include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/interruption.h"
 #include "gpipe/world.h"
 #include "python/extension/calling.h"
@@ -58,6 +60,17 @@ py::bytes bytes_from_rank_0(const HeldWorld& self, const py::object& make) {
 
 }  // namespace
 
+void fail_call(const World& world, const std::exception_ptr& error) {
+  if (world.size() == 1) return;
+  without_gil([&] {
+    try {
+      internal::in_call(world.processes().get(), [&]() -> bool { std::rethrow_exception(error); });
+    } catch (const std::exception&) {
+      // The caller has an error of its own. If another process has failed, too, this call is over.
+    }
+  });
+}
+
 HeldWorld::~HeldWorld() {
   without_gil([this] { world = World(); });
 }
@@ -87,7 +100,10 @@ void define_world(py::module_& module) {
            [](const HeldWorld& self, bool here) {
              return without_gil([&] { return any_rank(self.world, here); });
            })
-      .def("from_rank_0", &bytes_from_rank_0);
+      .def("from_rank_0", &bytes_from_rank_0)
+      .def("fail_call", [](const HeldWorld& self, const std::string& text) {
+        fail_call(self.world, std::make_exception_ptr(std::runtime_error(text)));
+      });
 }
 
 }  // namespace gpipe::python

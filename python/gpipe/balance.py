@@ -276,10 +276,12 @@ def memory_plan(
     """
     layers = _layers(model)
     loss = None if loss_fn is None else loss_of(loss_fn, target)
+    counts = balance_of(balance)
+    modes = checkpoints_of(checkpoint, len(counts))
     with in_training(model):
         planned = extension.plan_memory(
-            layers, input, target, loss, balance_of(balance), chunks, checkpoints_of(checkpoint),
-            text_of(schedule), optimizer, _is_cuda(device_type),
+            layers, input, target, loss, counts, chunks, modes, text_of(schedule), optimizer,
+            _is_cuda(device_type),
         )
     return _memory_plan_of(planned)
 

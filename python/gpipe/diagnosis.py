@@ -12,7 +12,7 @@ from torch import Tensor
 from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.balance import in_training
-from gpipe.pipeline import Pipelined, Value, loss_of
+from gpipe.pipeline import Pipelined, Value, loss_of, weight_of
 from gpipe.schedule import Schedule, text_of
 
 __all__ = ["Advice", "Diagnosis", "diagnose"]
@@ -161,7 +161,7 @@ def diagnose(
             f"{model._world.size}: diagnose the same model and balance in one (without `world`)"
         )
     model._check_layers("diagnose")
-    settings = extension.StepSettings(text_of(schedule), reduction, weight, False, False)
+    settings = extension.StepSettings(text_of(schedule), reduction, weight_of(weight), False, False)
     with in_training(model):
         text, report = extension.diagnose(
             model._current(), input, target, loss_of(loss_fn, target), settings, seconds,

@@ -10,6 +10,7 @@ import torch
 from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
+from gpipe.world import Beginning
 
 __all__ = ["GradScaler"]
 
@@ -81,7 +82,9 @@ class GradScaler:
         Call it between the pipeline's step and whatever reads gradients; `step` does it otherwise.
         Raises ValueError the second time before `update`.
         """
-        return self._of_this_step().unscale()
+        with Beginning(self._model._world):
+            made = self._of_this_step()
+        return made.unscale()
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Calls optimizer.step(), unless a gradient is not finite. Returns whether it did.
@@ -92,14 +95,16 @@ class GradScaler:
         Raises ValueError the second time before `update`, and whatever the optimizer raises; then
         the factor stays, and the next step may begin.
         """
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
-            )
-        groups: list[Any] = [
-            (group["params"], {}, [None] * len(group["params"])) for group in optimizer.param_groups
-        ]
-        made = self._of_this_step()
+        with Beginning(self._model._world):
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise TypeError(
+                    f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+                )
+            groups: list[Any] = [
+                (group["params"], {}, [None] * len(group["params"]))
+                for group in optimizer.param_groups
+            ]
+            made = self._of_this_step()
 
         def own_step() -> None:
             try:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gpipe._arguments import checked, named
 from gpipe._load import extension
 from gpipe.schedule import Schedule, text_of
-from gpipe.world import World
+from gpipe.world import Beginning, World
 
 __all__ = ["GPipe", "StepResult"]
 
@@ -56,13 +56,23 @@ def balance_of(balance: Any) -> list[int]:
     )
 
 
-def checkpoints_of(checkpoint: Any) -> list[str]:
-    """One mode, or that of each partition. Raises TypeError for anything else than texts."""
+def checkpoints_of(checkpoint: Any, partitions: int) -> list[str]:
+    """One mode, or that of each partition.
+
+    Raises TypeError for anything else than texts, ValueError for a list of another length.
+    """
     modes = checked(
         "checkpoint", checkpoint, Union[str, Sequence[str]],
         "give 'always', 'except_last' or 'never', or one of them for each partition",
     )
-    return [modes] if isinstance(modes, str) else modes
+    if isinstance(modes, str):
+        return [modes]
+    if len(modes) != partitions:
+        raise ValueError(
+            f"checkpoint has {len(modes)} modes, and the balance {partitions} partitions: give one "
+            f"for each, or a single str for all"
+        )
+    return modes
 
 
 def devices_of(devices: Any) -> list[torch.device]:
@@ -105,6 +115,17 @@ def verify_sequential(module: Any) -> None:
             f"{kind} has a forward of its own, which a pipeline would not call: give an "
             f"nn.Sequential of the layers"
         )
+    if any(isinstance(each, Pipelined) for each in module):
+        raise TypeError(
+            f"a layer of the {kind} is a pipeline itself: give its layers, as "
+            f"nn.Sequential(*pipeline, ...)"
+        )
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise TypeError(
+                f"parameter '{name}' has no shape yet, which the micro-batches of a pipeline would "
+                f"give it while others run: call the {kind} once, on some rows, before"
+            )
     found = _hooks_of(module, (*CALL_HOOKS, *STATE_HOOKS))
     of_layers = {
         id(each) for layer in module for each in (*layer.parameters(), *layer.buffers())
@@ -156,8 +177,35 @@ def loss_of(loss_fn: Callable[..., Tensor], target: Any) -> Callable[..., Tensor
     return call
 
 
-def _refuse_checkpoint() -> None:
-    """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway."""
+def weight_of(weight: Any) -> Optional[Callable[[Value], float]]:
+    """`weight`, with errors that say what it is for."""
+    if weight is None:
+        return None
+    if not callable(weight):
+        raise TypeError(
+            f"weight must be a function of a micro-batch's target, not {type(weight).__name__}"
+        )
+
+    def call(target: Value) -> float:
+        found = weight(target)
+        try:
+            return float(found)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"expected a number from weight, but got {type(found).__name__}: {found!r}"
+            ) from None
+
+    return call
+
+
+def _refuse_surroundings() -> None:
+    """Raises ValueError inside of a torch.utils.checkpoint that would end a recompute midway, and
+    inside of torch.func's transforms."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        raise ValueError(
+            "a pipeline inside of torch.func (grad, vmap, jvp ...) or torch.autograd.functional's "
+            "vectorize, whose tensors are known to this thread alone: call nn.Sequential(*pipe)"
+        )
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if hooks and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint":
         raise ValueError(
@@ -301,8 +349,9 @@ class Pipelined(nn.Module):
                 f"tensors, which layers take apart and hand on (shared_inputs names those that are "
                 f"the same for all micro-batches); settings belong into the layers"
             )
-        _refuse_checkpoint()
-        pipeline = self._current()
+        with Beginning(self._world):
+            _refuse_surroundings()
+            pipeline = self._current()
         output = pipeline.forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if tensor is None or tensor.grad_fn is None:
@@ -356,11 +405,14 @@ class Pipelined(nn.Module):
         its layers are called for each micro-batch), and whatever a layer or loss_fn raises; on the
         other ranks that is a DistributedFailure.
         """
-        settings = extension.StepSettings(
-            text_of(schedule), str(reduction), weight, keep_outputs, check_finite, float(loss_scale)
-        )
-        self._check_hooks("step")
-        result = self._current().step(input, target, loss_of(loss_fn, target), settings)
+        with Beginning(self._world):
+            settings = extension.StepSettings(
+                text_of(schedule), str(reduction), weight_of(weight), keep_outputs, check_finite,
+                float(checked("loss_scale", loss_scale, float)),
+            )
+            self._check_hooks("step")
+            pipeline, loss = self._current(), loss_of(loss_fn, target)
+        result = pipeline.step(input, target, loss, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named
@@ -377,11 +429,13 @@ class Pipelined(nn.Module):
         check_finite: bool = False,
     ) -> StepResult:
         """As `step`, without gradients: a validation. Call `eval()` before, as for any module."""
-        settings = extension.StepSettings(
-            text_of(schedule), str(reduction), weight, keep_outputs, check_finite
-        )
-        self._check_hooks("evaluate")
-        result = self._current().evaluate(input, target, loss_of(loss_fn, target), settings)
+        with Beginning(self._world):
+            settings = extension.StepSettings(
+                text_of(schedule), str(reduction), weight_of(weight), keep_outputs, check_finite
+            )
+            self._check_hooks("evaluate")
+            pipeline, loss = self._current(), loss_of(loss_fn, target)
+        result = pipeline.evaluate(input, target, loss, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named
@@ -396,7 +450,13 @@ class Pipelined(nn.Module):
         Raises ValueError for a max_norm or norm_type that is not valid, and for a norm that is not
         finite with error_if_nonfinite.
         """
-        return self._current().clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
+        with Beginning(self._world):
+            norms = [
+                float(checked(name, norm, float))
+                for name, norm in (("max_norm", max_norm), ("norm_type", norm_type))
+            ]
+            pipeline = self._current()
+        return pipeline.clip_grad_norm(*norms, bool(error_if_nonfinite))
 
     def parameter_hash(self) -> str:
         """The bits of all parameters as 16 hexadecimal digits.
@@ -404,7 +464,9 @@ class Pipelined(nn.Module):
         Equal for equal parameters, whatever the balance: to compare two runs. Buffers and gradients
         do not count. Over processes all call it, and it is that of the whole model.
         """
-        return self._current().parameter_hash()
+        with Beginning(self._world):
+            pipeline = self._current()
+        return pipeline.parameter_hash()
 
     def materialize(self, init: Callable[[str, Tensor, torch.Generator], Any]) -> None:
         """Gives memory and first values to the parameters and buffers that are still on meta.
@@ -434,13 +496,15 @@ class Pipelined(nn.Module):
         values yet. Raises TypeError for an `init` that cannot be called, and ValueError if it puts
         another tensor into the place of the one that it was given.
         """
-        if not callable(init):
-            raise TypeError(
-                f"init must be a function of a name, a tensor and a generator, not "
-                f"{type(init).__name__}"
-            )
-        self._check_layers("materialize")
-        self._current().materialize(init)
+        with Beginning(self._world):
+            if not callable(init):
+                raise TypeError(
+                    f"init must be a function of a name, a tensor and a generator, not "
+                    f"{type(init).__name__}"
+                )
+            self._check_layers("materialize")
+            pipeline = self._current()
+        pipeline.materialize(init)
 
     @named
     def is_here(self, layer: int) -> bool:
@@ -625,7 +689,7 @@ class GPipe(Pipelined):
         else:
             self._devices = [] if devices is None else devices_of(devices)
         self._chunks = checked("chunks", chunks, int, "give the number of micro-batches")
-        self._checkpoints = checkpoints_of(checkpoint)
+        self._checkpoints = checkpoints_of(checkpoint, len(self._balance))
         self._options = {
             "deferred_batch_norm": bool(deferred_batch_norm),
             # Copies, since the pipeline may be made again from them.

@@ -14,6 +14,7 @@ import torch
 from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
+from gpipe.world import Beginning
 from gpipe.zero_optimizer import ZeroOptimizer
 
 __all__ = [
@@ -185,8 +186,9 @@ def _pipeline_of(model: Any, call: str) -> Any:
             f"model must be a gpipe.GPipe, not {type(model).__name__}: other modules are saved by "
             f"torch.save(model.state_dict(), path)"
         )
-    model._check_layers(call)
-    return model._current()
+    with Beginning(model._world):
+        model._check_layers(call)
+        return model._current()
 
 
 @named

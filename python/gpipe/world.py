@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import socket
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
@@ -211,6 +212,24 @@ class World:
             "a World cannot be copied or pickled, because its connections belong to this process: "
             "call World.from_environment() in each process"
         )
+
+
+class Beginning:
+    """The beginning of a call that all processes make: what is raised in it fails the call on all.
+
+    world: None for this process alone.
+    """
+
+    def __init__(self, world: Optional[World]) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        if error is not None and self._world is not None:
+            text = "".join(traceback.format_exception_only(error))
+            self._world._made.fail_call(text.strip().replace("\n", "; "))
 
 
 def any_rank(world: World, here: bool) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined
+from gpipe.world import Beginning
 
 __all__ = ["ZeroOptimizer"]
 
@@ -123,12 +124,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
         when this was made are not any more. Raises DistributedFailure if another rank fails, or
         makes another call.
         """
-        if closure is not None:
-            raise ValueError(
-                "ZeroOptimizer.step takes no closure: call the pipeline's step before it"
-            )
-        self._give_options()
-        self._made.step([_rate_of(group).get("lr") for group in self.param_groups])
+        with Beginning(self._model._world):
+            if closure is not None:
+                raise ValueError(
+                    "ZeroOptimizer.step takes no closure: call the pipeline's step before it"
+                )
+            self._give_options()
+            rates = [_rate_of(group).get("lr") for group in self.param_groups]
+        self._made.step(rates)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients of all parameters of this process."""

@@ -729,6 +729,10 @@ hidden = []
         (TypeError, "checkpoint must be a str or a list of strs, not bool: True; give 'always', "
          "'except_last' or 'never'", made(checkpoint=True)),
         (TypeError, "not NoneType: None; give 'always'", made(checkpoint=None)),
+        (ValueError, "checkpoint has 1 modes, and the balance 2 partitions: give one for each, or a "
+         "single str", made(checkpoint=["never"])),
+        (ValueError, "checkpoint has 0 modes", made(checkpoint=[])),
+        (ValueError, "(shared_inputs= names those", lambda pipe, input: pipe((input, input[1:]))),
         (TypeError, "devices must be a list of torch.devices or ints or strs, not str: 'cpu'; give "
          "one for each partition: ['cpu', 'cpu']", made(devices="cpu")),
         (TypeError, "groups must be an int, not float: 1.5", made(groups=1.5)),
@@ -803,6 +807,22 @@ hidden = []
             ValueError, "the name of a schedule ('1f1b', say)",
             step(mse, schedule=gpipe.schedule.by_name("1f1b", stages=2, micro_batches=3)),
         ),
+        (TypeError, "weight must be a function of a micro-batch's target, not int",
+         step(mse, weight=3)),
+        (TypeError, "a number from weight, but got NoneType", step(mse, weight=lambda _: None)),
+        (TypeError, "a number from weight, but got str: 'x'", step(mse, weight=lambda _: "x")),
+        (TypeError, "a number from weight, but got Tensor", step(mse, weight=lambda each: each)),
+        (TypeError, "loss_scale must be a number, not str: 'x'", step(mse, loss_scale="x")),
+        (TypeError, "max_norm must be a number, not NoneType: None",
+         lambda pipe, input: pipe.clip_grad_norm_(None)),
+        (TypeError, "is a pipeline itself: give its layers",
+         lambda pipe, input: GPipe(nn.Sequential(pipe, nn.Linear(8, 8)), [1, 1])),
+        (TypeError, "parameter '1.weight' has no shape yet",
+         lambda pipe, input: GPipe(nn.Sequential(nn.Linear(8, 8), nn.LazyLinear(8)), [1, 1])),
+        (ValueError, "inside of torch.func",
+         lambda pipe, input: torch.func.vmap(pipe)(input.view(2, 2, 8))),
+        (ValueError, "inside of torch.func",
+         lambda pipe, input: torch.func.grad(lambda given: pipe(given).sum())(input)),
         (
             ValueError, "check_finite",
             step(lambda output, target: output.sum() * float("nan"), check_finite=True),

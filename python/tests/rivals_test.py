@@ -13,6 +13,6 @@ def test_a_contest_without_torchgpipe():
     command += ["--modes", "always", "--rounds=1", "--steps=1", "--timeout=300"]
     run = subprocess.run(command, text=True, capture_output=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    for who in ("ours", "ours, step"):
+    for who in ("ours", "ours, step", "ours, one arena", "ours, step, one arena"):
         assert re.search(rf"^  {who} \[\d\] +\d+\.\d", run.stdout, re.MULTILINE), run.stdout
     assert "No module named 'torchgpipe'" in run.stdout, run.stdout

@@ -521,6 +521,19 @@ def test_134_a_skip_is_freed_when_nobody_needs_it_any_more(checkpoint):
     assert checkpoint != "never" or held["backward"] == [0, 0]
 
 
+@pytest.mark.parametrize("register", [setattr, nn.Module.add_module])
+def test_a_module_beside_a_layer_of_its_name_is_refused(register):
+    """Nobody would call it, and item assignment replaces layers."""
+    pipe = GPipe(linears(4), [2, 2], chunks=2)
+    register(pipe, "3", nn.Linear(4, 4))
+    for call in (pipe, lambda input: pipe.step(input, input, nn.functional.mse_loss)):
+        with pytest.raises(ValueError, match="module '3' beside its layer '3'.*model\\[k\\] = layer"):
+            call(torch.ones(4, 4))
+    delattr(pipe, "3")
+    pipe.criterion = nn.MSELoss()  # a module of the user's own
+    pipe(torch.ones(4, 4))
+
+
 def test_names():
     assert torchgpipe.__version__ == "0.0.7"
     for name in ("GPipe", "is_checkpointing", "is_recomputing", "skip", "balance", "batchnorm"):

@@ -300,6 +300,68 @@ def test_an_exception_of_another_rank_names_rank_stage_and_layer(tmp_path):
     assert own["loss"] == other["loss"]
 
 
+REFUSED_BY_ONE = """
+layers = model_of()
+pipe = GPipe(layers, [4, 2], chunks=2, cpu_threads_per_stage=1, world=world)
+input, target = torch.ones(4, 6), torch.ones(4, 4)
+def with_hook():
+    hook = pipe.register_forward_hook(lambda *_: None)
+    try:
+        return pipe.step(input, target, mse)
+    finally:
+        hook.remove()
+def with_another_layer():
+    kept, layers[4] = layers[4], nn.Tanh()
+    try:
+        return pipe.step(input, target, mse)
+    finally:
+        layers[4] = kept
+def plain():
+    return pipe.step(input, target, mse)
+calls = {
+    "a hook": (with_hook, plain),
+    "another layer": (with_another_layer, plain),
+    "a class": (lambda: pipe.step(input, target, nn.MSELoss), plain),
+    "a name": (lambda: pipe.evaluate(input, target, mse, schedule="1g1b"),
+               lambda: pipe.evaluate(input, target, mse)),
+    "a list": (lambda: pipe.step([input], target, mse), plain),
+    "a text": (lambda: pipe.clip_grad_norm_("large"), lambda: pipe.clip_grad_norm_(1.0)),
+    "no target": (lambda: pipe.step(input, None, mse), plain),
+}
+facts = {}
+for number, (name, (refused, fine)) in enumerate(calls.items()):
+    wrong = 1 if name == "no target" else number % 2
+    try:
+        (refused if rank == wrong else fine)()
+        facts[name] = "nothing"
+    except Exception as error:
+        kinds = [[fault.kind, fault.rank] for fault in getattr(error, "faults", [])]
+        facts[name] = [type(error).__name__, str(error), kinds, wrong]
+tell(facts=facts, loss=plain().loss)
+"""
+
+
+def test_what_one_rank_refuses_fails_the_call_of_all_at_once(tmp_path):
+    told_by = run(tmp_path, CONNECT + REFUSED_BY_ONE, 2)
+    texts = {
+        "a hook": ("ValueError", "the pipeline itself has forward hooks"),
+        "another layer": ("ValueError", "were replaced, added or removed"),
+        "a class": ("TypeError", "give an object of it, MSELoss()"),
+        "a name": ("ValueError", "1g1b"),
+        "a list": ("TypeError", "expected Tensor or tuple of Tensors as the input"),
+        "a text": ("TypeError", "large"),
+        "no target": ("TypeError", "target"),
+    }
+    for name, (kind, text) in texts.items():
+        wrong = told_by[0]["facts"][name][3]
+        own, other = told_by[wrong]["facts"][name], told_by[1 - wrong]["facts"][name]
+        assert own[0] == kind and text in own[1], (name, own)
+        assert other[0] == "DistributedFailure" and text in other[1], (name, other)
+        assert other[2] == [["exception", wrong]], (name, other)
+    assert "no target was given" in told_by[0]["facts"]["no target"][1]
+    assert told_by[0]["loss"] == told_by[1]["loss"]
+
+
 SLEEPS = """
 class Sleeps(nn.Tanh):
     seconds = 0.0

@@ -154,6 +154,18 @@ class GPipe(Pipelined):
         # attributes.
         return [each._modules for each in self._modules["partitions"]._modules.values()]
 
+    def _check_given(self) -> None:
+        super()._check_given()
+        if len(self._modules) == 1:
+            return
+        for name, _ in self._named_layers():
+            if name in self._modules:
+                raise ValueError(
+                    f"the pipeline has got a module '{name}' beside its layer '{name}', and would "
+                    f"not call it: replace the layer by model[k] = layer, and take the module back "
+                    f"by delattr(model, '{name}')"
+                )
+
     def _units(self) -> tuple[list[tuple[str, nn.Module]], list[int]]:
         # A partition with hooks runs as one layer, so that its hooks are called. It gets the name
         # of its first layer, because no other layer has that name.
