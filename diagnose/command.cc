@@ -3,7 +3,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <iostream>
@@ -128,10 +127,7 @@ int run(const Settings& settings) {
   const Tensors targets = model.targets(model.rows(), c10::kCPU);
   std::optional<command::Progress> progress;
   const auto show = [&](const std::string& what, int64_t done, int64_t all) {
-    interrupt.check();
-    if (!progress) {
-      progress.emplace(std::cerr, model.title(), all, command::terminal_options(STDERR_FILENO));
-    }
+    if (!progress) progress.emplace(interrupt, model.title(), all);
     progress->update(done, what);
   };
   std::vector<int64_t> balance = settings.balance;

@@ -1,7 +1,6 @@
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
 #include <torch/cuda.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -288,10 +287,8 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
   model->to(device);
   const Tensors sample = settings.model.inputs(settings.rows, device);
 
-  command::Progress progress(std::cerr, "seconds", std::max<int64_t>(std::llround(timeout), 1),
-                             command::terminal_options(STDERR_FILENO));
+  command::Progress progress(interrupt, "seconds", std::max<int64_t>(std::llround(timeout), 1));
   const auto on_pass = [&](const TimeProgress& time_progress) {
-    interrupt.check();
     progress.update(static_cast<int64_t>(time_progress.seconds),
                     absl::StrFormat("pass %d", time_progress.passes));
   };
