@@ -29,7 +29,6 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrap.h"
-#include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "gpipe/gpipe.h"
@@ -89,12 +88,7 @@ void read_settings(Settings& settings) {
   settings.model = balance::given_zoo_model(settings.zoo, /*weights=*/true);
   settings.is_of_folder = settings.model.name.rfind("hf:", 0) == 0;
   settings.has_weights = !balance::folder_with_weights(settings.model.name).empty();
-  if (settings.chunks > settings.model.rows()) {
-    throw command::wrong_value(
-        "chunks", settings.chunks,
-        absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
-                        settings.model.rows()));
-  }
+  command::check_chunks(settings.chunks, settings.model.rows());
   settings.partitions = balance::read_partitions(settings.partitions, settings.balance);
   balance::check_cut(*settings.partitions, settings.balance, settings.model.layers(),
                      settings.model.title());

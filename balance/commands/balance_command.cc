@@ -149,15 +149,8 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
 
 // Sets the rows of a micro-batch and the number of micro-batches.
 void cut_batch(Settings& settings, int64_t batch) {
-  const int64_t chunks = settings.options.chunks;
-  if (chunks > batch) {
-    throw command::wrong_value(
-        "chunks", chunks,
-        absl::StrFormat("a mini-batch of %d rows cannot be cut into more micro-batches than rows; "
-                        "give --chunks=%d, which is what a pipeline would make of it",
-                        batch, batch));
-  }
-  const CutSizes cut = cut_sizes(batch, chunks);
+  command::check_chunks(settings.options.chunks, batch);
+  const CutSizes cut = cut_sizes(batch, settings.options.chunks);
   settings.rows = cut.rows;
   settings.options.chunks = cut.micro_batches;
 }
