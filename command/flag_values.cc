@@ -19,6 +19,14 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
   return value;
 }
 
+void check_chunks(int64_t chunks, int64_t rows) {
+  if (chunks <= rows) return;
+  throw wrong_value(
+      "chunks", chunks,
+      absl::StrCat("a mini-batch of ", rows,
+                   " rows cannot be cut into more micro-batches; give at most ", rows));
+}
+
 double at_least(const char* flag, double value, double least, double most) {
   if (value >= least && value <= most) return value;  // false for NaN
   throw wrong_value(flag, value, absl::StrCat("give a number from ", least, " to ", most));

@@ -1,4 +1,4 @@
-// in_range, at_least, FileFlags: check the values of flags.
+// in_range, check_chunks, at_least, FileFlags: check the values of flags.
 #ifndef GPIPE_COMMAND_FLAG_VALUES_H_
 #define GPIPE_COMMAND_FLAG_VALUES_H_
 
@@ -19,6 +19,9 @@ int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most = 
 // because a user's 0 would then pass silently.)
 std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, int64_t least,
                                 int64_t most = kNoMost);
+
+// Throws std::invalid_argument if a mini-batch of `rows` has fewer rows than --chunks.
+void check_chunks(int64_t chunks, int64_t rows);
 
 // The largest value of a flag by default: larger than any device's size, duration or factor, and
 // far from overflow.

@@ -18,6 +18,14 @@ using ::testing::HasSubstr;
 using ::testing::StrEq;
 using ::testing::ThrowsMessage;
 
+TEST(CheckChunks, AreAtMostTheRows) {
+  EXPECT_NO_THROW(check_chunks(4, 4));
+  EXPECT_THAT([] { check_chunks(5, 4); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  "--chunks=5: a mini-batch of 4 rows cannot be cut into more micro-batches; give "
+                  "at most 4"));
+}
+
 TEST(InRange, TheEndsAreInIt) {
   EXPECT_EQ(in_range("workers", 1, 1, 5), 1);
   EXPECT_EQ(in_range("workers", 5, 1, 5), 5);

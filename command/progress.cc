@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <utility>
 
 namespace gpipe::command {
@@ -33,9 +34,15 @@ Progress::Progress(std::ostream& out, std::string label, int64_t total, Progress
   last_ = begin_;
 }
 
+Progress::Progress(const InterruptScope& interrupt, std::string label, int64_t total)
+    : Progress(std::cerr, std::move(label), total, terminal_options(STDERR_FILENO)) {
+  interrupt_ = &interrupt;
+}
+
 Progress::~Progress() { finish(); }
 
 void Progress::update(int64_t done, const std::string& note) {
+  if (interrupt_ != nullptr) interrupt_->check();
   const Clock::time_point now = options_.now();
   // The first line on a terminal is drawn at once, to show that the work has begun.
   if (now - last_ < options_.interval && !(options_.terminal && !drawn_)) return;

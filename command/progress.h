@@ -10,6 +10,8 @@
 #include <ostream>
 #include <string>
 
+#include "command/interrupt.h"
+
 namespace gpipe::command {
 
 struct ProgressOptions {
@@ -37,6 +39,9 @@ class Progress {
   // `total`: the number of steps that are expected. If it is 0 or less, the total is not known, and
   // the number of steps that are done is shown without a share.
   Progress(std::ostream& out, std::string label, int64_t total, ProgressOptions options = {});
+  // The progress on stderr of a command that Ctrl-C stops: update() throws Interrupted once
+  // `interrupt`, which must outlive the object, was asked for the end.
+  Progress(const InterruptScope& interrupt, std::string label, int64_t total);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -57,6 +62,7 @@ class Progress {
   std::string label_;
   int64_t total_;
   ProgressOptions options_;
+  const InterruptScope* interrupt_ = nullptr;
   std::chrono::steady_clock::time_point begin_;
   std::chrono::steady_clock::time_point last_;
   bool drawn_ = false;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -78,6 +79,14 @@ TEST_F(ProgressTest, UnknownTotal) {
   advance(65000);
   progress.update(17);
   EXPECT_EQ(out_.str(), "reading 17 | 1:05\n");
+}
+
+TEST(CommandProgress, StopsTheWorkOnceItIsInterrupted) {
+  const InterruptScope interrupt;
+  Progress progress(interrupt, "work", 2);
+  progress.update(1);
+  std::raise(SIGINT);
+  EXPECT_THROW(progress.update(2), Interrupted);
 }
 
 TEST(FormatDuration, ForPeople) {

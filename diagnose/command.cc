@@ -3,7 +3,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <iostream>
@@ -30,7 +29,6 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrap.h"
-#include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "gpipe/gpipe.h"
@@ -90,12 +88,7 @@ void read_settings(Settings& settings) {
   settings.model = balance::given_zoo_model(settings.zoo, /*weights=*/true);
   settings.is_of_folder = settings.model.name.rfind("hf:", 0) == 0;
   settings.has_weights = !balance::folder_with_weights(settings.model.name).empty();
-  if (settings.chunks > settings.model.rows()) {
-    throw command::wrong_value(
-        "chunks", settings.chunks,
-        absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
-                        settings.model.rows()));
-  }
+  command::check_chunks(settings.chunks, settings.model.rows());
   settings.partitions = balance::read_partitions(settings.partitions, settings.balance);
   balance::check_cut(*settings.partitions, settings.balance, settings.model.layers(),
                      settings.model.title());
@@ -128,10 +121,7 @@ int run(const Settings& settings) {
   const Tensors targets = model.targets(model.rows(), c10::kCPU);
   std::optional<command::Progress> progress;
   const auto show = [&](const std::string& what, int64_t done, int64_t all) {
-    interrupt.check();
-    if (!progress) {
-      progress.emplace(std::cerr, model.title(), all, command::terminal_options(STDERR_FILENO));
-    }
+    if (!progress) progress.emplace(interrupt, model.title(), all);
     progress->update(done, what);
   };
   std::vector<int64_t> balance = settings.balance;

@@ -13,7 +13,7 @@ expect_mistake "give --partitions=NUMBER, or a cut" "${tiny[@]}"
 expect_mistake "--partitions=8: gpt2:2,12,3,16,7 has 7 layers only" "${tiny[@]}" --partitions=8
 expect_mistake "--partitions=3: --balance has 2" "${tiny[@]}" --partitions=3 --balance=3,4
 expect_mistake "sums up to 8, but gpt2:2,12,3,16,7 has 7 layers" "${tiny[@]}" --balance=4,4
-expect_mistake "--chunks=5: a mini-batch of --batch=4 rows cannot be cut into more" "${tiny[@]}" --partitions=2 --chunks=5
+expect_mistake "--chunks=5: a mini-batch of 4 rows cannot be cut into more" "${tiny[@]}" --partitions=2 --chunks=5
 expect_mistake "--batch=0: give a number from 1" "${tiny[@]}" --partitions=2 --batch=0
 expect_mistake "there is no schedule" "${tiny[@]}" --partitions=2 --schedule=zero
 expect_mistake "--seconds=0: give a number from 0.001" "${tiny[@]}" --partitions=2 --seconds=0

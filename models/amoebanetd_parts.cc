@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/activation.h>
 
+#include "models/check_size.h"
+
 namespace gpipe::models::internal {
 
 using torch::nn::AvgPool2d;
@@ -105,13 +107,9 @@ CellOptions CellWidths::next(bool reduction, size_t joined) {
   return cell;
 }
 
-// The upper limits turn a typing error into a message instead of exhausted memory.
 void check_widths(int64_t num_filters, int64_t num_classes) {
-  TORCH_CHECK_VALUE(num_filters >= 8 && num_filters <= int64_t{1} << 20,
-                    "num_filters must be from 8 to 2^20, got ", num_filters);
-  TORCH_CHECK_VALUE(num_classes > 0, "num_classes must be positive, got ", num_classes);
-  TORCH_CHECK_VALUE(num_classes <= int64_t{1} << 24, "num_classes must be at most 2^24, got ",
-                    num_classes);
+  check_size("num_filters", num_filters, 8, int64_t{1} << 20);
+  check_size("num_classes", num_classes, 1, int64_t{1} << 24);
 }
 
 }  // namespace gpipe::models::internal

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "models/amoebanetd_parts.h"
+#include "models/check_size.h"
 
 namespace gpipe::models {
 namespace internal {
@@ -256,9 +257,7 @@ void push_cell(Sequential& model, const std::string& prefix, const CellOptions& 
 }
 
 void check(const OldAmoebaNetDOptions& options) {
-  // The upper limits turn a typing error into a message instead of exhausted memory.
-  TORCH_CHECK_VALUE(options.num_layers() >= 0 && options.num_layers() <= 1024,
-                    "num_layers must be from 0 to 1024, got ", options.num_layers());
+  check_size("num_layers", options.num_layers(), 0, 1024);
   check_widths(options.num_filters(), options.num_classes());
 }
 

@@ -1,6 +1,5 @@
 #include "models/resnet.h"
 
-#include <c10/util/Exception.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
@@ -11,6 +10,7 @@
 #include <ostream>
 #include <string>
 
+#include "models/check_size.h"
 #include "models/resnet_parts.h"
 #include "skip/skippable.h"
 
@@ -72,8 +72,7 @@ torch::nn::ReLU relu(bool inplace) { return torch::nn::ReLU(torch::nn::ReLUOptio
 
 void check(const ResNetOptions& options) {
   internal::check_resnet(options.layers(), options.num_classes(), options.base_planes());
-  TORCH_CHECK_VALUE(options.in_channels() > 0 && options.in_channels() <= int64_t{1} << 20,
-                    "in_channels must be from 1 to 2^20, got ", options.in_channels());
+  internal::check_size("in_channels", options.in_channels(), 1, int64_t{1} << 20);
 }
 
 }  // namespace

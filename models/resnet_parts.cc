@@ -10,6 +10,8 @@
 
 #include <ostream>
 
+#include "models/check_size.h"
+
 namespace gpipe::models::internal {
 namespace {
 
@@ -35,11 +37,8 @@ void check_resnet(const std::vector<int64_t>& layers, int64_t num_classes, int64
                       "a group of a ResNet may have at most 1024 blocks, got layers ",
                       c10::IntArrayRef(layers));
   }
-  TORCH_CHECK_VALUE(num_classes > 0, "num_classes must be positive, got ", num_classes);
-  TORCH_CHECK_VALUE(num_classes <= int64_t{1} << 24, "num_classes must be at most 2^24, got ",
-                    num_classes);
-  TORCH_CHECK_VALUE(base_planes > 0 && base_planes <= int64_t{1} << 20,
-                    "base_planes must be from 1 to 2^20, got ", base_planes);
+  check_size("num_classes", num_classes, 1, int64_t{1} << 24);
+  check_size("base_planes", base_planes, 1, int64_t{1} << 20);
 }
 
 std::string block_prefix(size_t group, int64_t block) {

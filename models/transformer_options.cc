@@ -6,13 +6,12 @@
 #include <cmath>
 #include <vector>
 
+#include "models/check_size.h"
+
 namespace gpipe::models {
 namespace {
 
-void check_size(const char* name, int64_t value, int64_t least, int64_t most) {
-  TORCH_CHECK_VALUE(value >= least && value <= most, name, " must be from ", least, " to ", most,
-                    ", got ", value);
-}
+using internal::check_size;
 
 void check_probability(const char* name, double value) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, name, " must be at least 0 and below 1, got ", value);

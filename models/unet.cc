@@ -1,7 +1,6 @@
 #include "models/unet.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/Exception.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
@@ -13,9 +12,9 @@
 
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "models/check_size.h"
 #include "skip/skippable.h"
 
 namespace gpipe::models {
@@ -75,22 +74,12 @@ void push_stack(torch::nn::Sequential& model, const std::string& prefix, int64_t
 void check(const UNetOptions& options) {
   // More than 24 halvings would need images of 33 million pixels a side, and the number of channels
   // would overflow.
-  TORCH_CHECK_VALUE(options.depth() >= 1 && options.depth() <= 24,
-                    "depth of a U-Net must be from 1 to 24, got ", options.depth());
-  // This limit and those below turn a typing error into a message instead of exhausted memory.
-  TORCH_CHECK_VALUE(options.num_convs() >= 1, "num_convs must be at least 1, got ",
-                    options.num_convs());
-  TORCH_CHECK_VALUE(options.num_convs() <= 1024, "num_convs must be at most 1024, got ",
-                    options.num_convs());
-  TORCH_CHECK_VALUE(options.base_channels() >= 2, "base_channels must be at least 2, since the ",
-                    "last decoder has half as many, got ", options.base_channels());
-  TORCH_CHECK_VALUE(options.base_channels() <= int64_t{1} << 20,
-                    "base_channels must be at most 2^20, got ", options.base_channels());
-  for (const auto& [name, channels] : {std::make_pair("in_channels", options.in_channels()),
-                                       std::make_pair("out_channels", options.out_channels())}) {
-    TORCH_CHECK_VALUE(channels >= 1, name, " must be at least 1, got ", channels);
-    TORCH_CHECK_VALUE(channels <= int64_t{1} << 20, name, " must be at most 2^20, got ", channels);
-  }
+  internal::check_size("depth of a U-Net", options.depth(), 1, 24);
+  internal::check_size("num_convs", options.num_convs(), 1, 1024);
+  // The last decoder has half as many.
+  internal::check_size("base_channels", options.base_channels(), 2, int64_t{1} << 20);
+  internal::check_size("in_channels", options.in_channels(), 1, int64_t{1} << 20);
+  internal::check_size("out_channels", options.out_channels(), 1, int64_t{1} << 20);
 }
 
 }  // namespace

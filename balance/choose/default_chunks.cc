@@ -1,5 +1,6 @@
 #include "balance/choose/default_chunks.h"
 
+#include <c10/util/Exception.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
@@ -45,6 +46,15 @@ std::vector<int64_t> default_chunks(const torch::nn::Module& model, int64_t rows
                               [rows](int64_t count) { return has_single_row(rows, count); }),
                chunks.end());
   return chunks;
+}
+
+std::vector<int64_t> chunks_to_try(const std::vector<int64_t>& given,
+                                   const torch::nn::Module& model, int64_t rows) {
+  for (const int64_t count : given) {
+    TORCH_CHECK_VALUE(count >= 1 && count <= rows, "chunks has ", count, ", expected 1 to the ",
+                      rows, " rows of the mini-batch");
+  }
+  return given.empty() ? default_chunks(model, rows) : given;
 }
 
 }  // namespace gpipe::balance

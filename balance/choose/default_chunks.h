@@ -17,6 +17,11 @@ namespace gpipe::balance {
 // can name them.
 std::vector<int64_t> default_chunks(const torch::nn::Module& model, int64_t rows);
 
+// Returns the caller's numbers `given`, or default_chunks() if there are none. Throws
+// c10::ValueError if one of them is not from 1 to the rows.
+std::vector<int64_t> chunks_to_try(const std::vector<int64_t>& given,
+                                   const torch::nn::Module& model, int64_t rows);
+
 }  // namespace gpipe::balance
 
 #endif  // BALANCE_CHOOSE_DEFAULT_CHUNKS_H_

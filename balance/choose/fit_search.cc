@@ -160,13 +160,9 @@ class Search {
   }
 
   void add_candidates() {
-    std::vector<int64_t> chunks = options_.chunks();
-    if (chunks.empty()) chunks = default_chunks(*model_, batch_);
     std::vector<Checkpoint> modes = options_.checkpoints();
     if (modes.empty()) modes = {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways};
-    for (const int64_t count : chunks) {
-      TORCH_CHECK_VALUE(count >= 1 && count <= batch_, "chunks has ", count, ", expected 1 to the ",
-                        batch_, " rows of the mini-batch");
+    for (const int64_t count : chunks_to_try(options_.chunks(), *model_, batch_)) {
       Candidate candidate;
       candidate.chunks = count;
       const CutSizes cut = cut_sizes(batch_, count);

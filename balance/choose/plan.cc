@@ -191,13 +191,9 @@ class Planner {
                       " devices, but the model has ", pieces,
                       " layers that may be separated, and a device needs one; give ", pieces,
                       " devices or fewer");
-    std::vector<int64_t> chunks = options_.chunks();
-    if (chunks.empty()) chunks = default_chunks(*model_, rows_);
     // from the number of micro-batches to the chunks that make them
     std::map<int64_t, int64_t> known;
-    for (const int64_t count : chunks) {
-      TORCH_CHECK_VALUE(count >= 1 && count <= rows_, "chunks has ", count, ", expected 1 to the ",
-                        rows_, " rows of the sample");
+    for (const int64_t count : chunks_to_try(options_.chunks(), *model_, rows_)) {
       known.emplace(cut_sizes(rows_, count).micro_batches, count);
     }
     for (const auto& [micro_batches, count] : known) add_cut(count);

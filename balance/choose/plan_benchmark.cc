@@ -23,7 +23,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -263,13 +262,12 @@ std::vector<GridSetting> grid(const std::map<int64_t, Profile>& profiles) {
 
 // The runs take turns until this many seconds have passed.
 int64_t take_turns(std::vector<Run*> runs, const Run& choice, double seconds,
-                   command::Progress& progress, const command::InterruptScope& interrupt) {
+                   command::Progress& progress) {
   const double begin = steady_seconds();
   int64_t turns = 0;
   while (turns < kLeastTurns || steady_seconds() - begin < seconds) {
     for (size_t k = 0; k < runs.size(); ++k) {
       Run& run = *runs[k];
-      interrupt.check();
       if (run.out) continue;
       run.step();
       run.seconds.push_back(seconds_of(run.step));
@@ -324,7 +322,7 @@ std::string text_of(const PipelinePlan& plan) {
 
 Json compare(const Network& network, const Settings& settings,
              const command::InterruptScope& interrupt) {
-  command::Progress progress(std::cerr, network.key, 0, command::terminal_options(STDERR_FILENO));
+  command::Progress progress(interrupt, network.key, 0);
   double load = 0;
   (void)getloadavg(&load, 1);
   const int64_t rows = network.input.size(0);
@@ -345,20 +343,18 @@ Json compare(const Network& network, const Settings& settings,
   begin = steady_seconds();
   ExplainOptions machine;
   machine.cores = kDevices;
-  const PlanReport report = plan(network.make(), {network.input},
-                                 PlanOptions(kDevices)
-                                     .chunks({1, 2, 4, 8})
-                                     .memory(settings.memory)
-                                     .profiles(given)
-                                     .make(network.make)
-                                     .targets(targets_of(network))
-                                     .loss(loss)
-                                     .device_type(c10::kCPU)
-                                     .machine(machine)
-                                     .progress([&](const std::string& note) {
-                                       interrupt.check();
-                                       progress.update(0, note);
-                                     }));
+  const PlanReport report =
+      plan(network.make(), {network.input},
+           PlanOptions(kDevices)
+               .chunks({1, 2, 4, 8})
+               .memory(settings.memory)
+               .profiles(given)
+               .make(network.make)
+               .targets(targets_of(network))
+               .loss(loss)
+               .device_type(c10::kCPU)
+               .machine(machine)
+               .progress([&](const std::string& note) { progress.update(0, note); }));
   const double planned = steady_seconds() - begin;
 
   const std::vector<c10::Device> cpus(static_cast<size_t>(kDevices), c10::kCPU);
@@ -380,7 +376,7 @@ Json compare(const Network& network, const Settings& settings,
   std::vector<Run*> runs = {&choice, &whole, &both};
   for (Run& run : by_hand) runs.push_back(&run);
   begin = steady_seconds();
-  const int64_t turns = take_turns(runs, choice, settings.seconds, progress, interrupt);
+  const int64_t turns = take_turns(runs, choice, settings.seconds, progress);
   const double measured = steady_seconds() - begin;
   progress.finish();
 

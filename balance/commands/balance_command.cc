@@ -1,7 +1,6 @@
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
 #include <torch/cuda.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -150,15 +149,8 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
 
 // Sets the rows of a micro-batch and the number of micro-batches.
 void cut_batch(Settings& settings, int64_t batch) {
-  const int64_t chunks = settings.options.chunks;
-  if (chunks > batch) {
-    throw command::wrong_value(
-        "chunks", chunks,
-        absl::StrFormat("a mini-batch of %d rows cannot be cut into more micro-batches than rows; "
-                        "give --chunks=%d, which is what a pipeline would make of it",
-                        batch, batch));
-  }
-  const CutSizes cut = cut_sizes(batch, chunks);
+  command::check_chunks(settings.options.chunks, batch);
+  const CutSizes cut = cut_sizes(batch, settings.options.chunks);
   settings.rows = cut.rows;
   settings.options.chunks = cut.micro_batches;
 }
@@ -288,10 +280,8 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
   model->to(device);
   const Tensors sample = settings.model.inputs(settings.rows, device);
 
-  command::Progress progress(std::cerr, "seconds", std::max<int64_t>(std::llround(timeout), 1),
-                             command::terminal_options(STDERR_FILENO));
+  command::Progress progress(interrupt, "seconds", std::max<int64_t>(std::llround(timeout), 1));
   const auto on_pass = [&](const TimeProgress& time_progress) {
-    interrupt.check();
     progress.update(static_cast<int64_t>(time_progress.seconds),
                     absl::StrFormat("pass %d", time_progress.passes));
   };

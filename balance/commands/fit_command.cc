@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -284,15 +282,11 @@ int run(const Settings& settings) {
   const auto begin = std::chrono::steady_clock::now();
   Answer answer;
   {
-    command::Progress progress(std::cerr,
-                               settings.family ? settings.family->title() : settings.model.title(),
-                               0, command::terminal_options(STDERR_FILENO));
+    command::Progress progress(
+        interrupt, settings.family ? settings.family->title() : settings.model.title(), 0);
     int64_t done = 0;
     FitOptions options = settings.options;
-    options.progress([&](const std::string& note) {
-      interrupt.check();
-      progress.update(++done, note);
-    });
+    options.progress([&](const std::string& note) { progress.update(++done, note); });
     // The guard is for CUDA devices, because memory is planned for these.
     const AutocastGuard autocast(c10::kCUDA, settings.autocast);
     answer = settings.family ? search_family(settings, options) : search_one(settings, options);

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -117,11 +115,7 @@ MemoryPlanOptions with_progress(const Settings& settings, const command::Interru
   MemoryPlanOptions options = settings.options;
   options.shared_inputs(settings.model.shared_inputs);
   return options.progress([&](int64_t done, int64_t total) {
-    interrupt.check();
-    if (!progress) {
-      progress.emplace(std::cerr, settings.model.title(), total,
-                       command::terminal_options(STDERR_FILENO));
-    }
+    if (!progress) progress.emplace(interrupt, settings.model.title(), total);
     progress->update(done);
   });
 }

@@ -1,5 +1,4 @@
 #include <ATen/Context.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -243,13 +242,11 @@ void read_settings(Settings& settings, const CommandFace& face) {
 }
 
 PlanReport make_plan(const Settings& settings, const command::InterruptScope& interrupt) {
-  command::Progress progress(std::cerr, settings.model.saved_title(), 0,
-                             command::terminal_options(STDERR_FILENO));
+  command::Progress progress(interrupt, settings.model.saved_title(), 0);
   int64_t done = 0;
   std::string last;
   PlanOptions options = settings.options;
   options.progress([&](const std::string& note) {
-    interrupt.check();
     if (note != last) ++done;
     last = note;
     progress.update(done, note);

@@ -122,12 +122,7 @@ void read_replicas(PipelineSettings& settings, int64_t batch) {
 void read_pipeline_flags(PipelineSettings& settings, int64_t batch) {
   settings.schedule = absl::GetFlag(FLAGS_schedule);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
-  if (settings.chunks > batch) {
-    throw command::wrong_value(
-        "chunks", settings.chunks,
-        absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
-                        batch));
-  }
+  command::check_chunks(settings.chunks, batch);
   read_replicas(settings, batch);
   settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);

@@ -159,9 +159,7 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
           .param_scale(gpipe::balance::ParamScale::kAdam)
           .check([&] { interrupt.check(); })
           .progress([&](const std::string& what, int64_t done, int64_t all) {
-            if (!progress) {
-              progress.emplace(std::cerr, "why", all, command::terminal_options(STDERR_FILENO));
-            }
+            if (!progress) progress.emplace(interrupt, "why", all);
             progress->update(done, what);
           }));
   progress.reset();

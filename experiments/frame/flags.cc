@@ -9,7 +9,6 @@
 #include "absl/flags/reflection.h"
 #include "balance/commands/training_flags.h"
 #include "command/flag_values.h"
-#include "command/wrong_value.h"
 #include "experiments/frame/balance.h"
 #include "experiments/frame/devices.h"
 
@@ -116,12 +115,7 @@ std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::str
 
 int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size) {
   if (!flags.chunks) return std::min(published, batch_size);
-  if (*flags.chunks > batch_size) {
-    throw command::wrong_value("chunks", *flags.chunks,
-                               "a mini-batch of " + std::to_string(batch_size) +
-                                   " samples cannot be cut into more micro-batches; give at most " +
-                                   std::to_string(batch_size));
-  }
+  command::check_chunks(*flags.chunks, batch_size);
   return *flags.chunks;
 }
 

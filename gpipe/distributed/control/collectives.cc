@@ -19,15 +19,14 @@ void Collectives::know(uint32_t epoch, Verdict verdict) {
   verdicts_[key] = std::move(verdict);
 }
 
-std::optional<Verdict> Collectives::hear(int64_t rank, uint32_t epoch, Agree words, Time now) {
+std::optional<Verdict> Collectives::hear(int64_t rank, uint32_t epoch, Agree agree, Time now) {
   if (epoch < epoch_) return std::nullopt;
-  const auto poll = polls_.try_emplace({epoch, words.number}, Poll{Agreement(size_), now}).first;
+  const auto poll = polls_.try_emplace({epoch, agree.number}, Poll{Agreement(size_), now}).first;
   Agreement& agreement = poll->second.agreement;
   std::optional<Verdict> verdict;
-  if (auto text = agreement.add(rank, {std::move(words.name), std::move(words.value),
-                                       words.is_collected, words.is_patient, words.call})) {
+  if (auto text = agreement.add(rank, std::move(agree.words))) {
     verdict =
-        Verdict{words.number, std::move(*text), agreement.take_values(), agreement.given_up()};
+        Verdict{agree.number, std::move(*text), agreement.take_values(), agreement.given_up()};
   }
   // The poll is kept until all ranks have come, so that a late rank does not begin a new poll.
   if (agreement.complete()) polls_.erase(poll);

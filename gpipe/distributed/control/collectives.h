@@ -48,7 +48,7 @@ class Collectives {
 
   // On rank 0: takes what a rank, possibly this one, says. Returns the verdict for all ranks if
   // these words decide the call.
-  std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree words, Time now);
+  std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree agree, Time now);
   // On rank 0: decides each undecided call whose first rank came at `latest` or before. `waited`:
   // how long ago that is, for messages.
   std::vector<Decision> give_up(Time latest, const std::string& waited);

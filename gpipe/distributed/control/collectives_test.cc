@@ -17,9 +17,9 @@ using ::testing::StartsWith;
 
 Collectives::Time after(int seconds) { return Collectives::Time(std::chrono::seconds(seconds)); }
 
-Agree compared(uint64_t number, const std::string& value) { return {number, "chunks", value}; }
+Agree compared(uint64_t number, const std::string& value) { return {number, {"chunks", value}}; }
 Agree collected(uint64_t number, const std::string& value) {
-  return {number, "times", value, /*is_collected=*/true};
+  return {number, {"times", value, /*is_collected=*/true}};
 }
 
 TEST(Collectives, RankZeroDecidesWhenAllHaveCome) {

@@ -169,7 +169,7 @@ void Control::Impl::agree(const std::string& name, const std::string& value) {
     throw std::invalid_argument("agree('" + name + "'): " + std::to_string(value.size()) +
                                 " bytes are too many to compare; compare a hash of them");
   }
-  call_collective({0, name, value, /*is_collected=*/false, /*is_patient=*/false});
+  call_collective({name, value, /*is_collected=*/false, /*is_patient=*/false});
 }
 
 std::vector<std::string> Control::Impl::exchange(const std::string& name, const std::string& value,
@@ -180,7 +180,7 @@ std::vector<std::string> Control::Impl::exchange(const std::string& name, const 
                                 " bytes are too many; each of " + std::to_string(options_.size) +
                                 " ranks may give " + std::to_string(longest));
   }
-  return call_collective({0, name, value, /*is_collected=*/true, is_patient});
+  return call_collective({name, value, /*is_collected=*/true, is_patient});
 }
 
 int64_t Control::Impl::epoch() const {
@@ -276,7 +276,7 @@ void Control::Impl::end_call(bool done) {
   report(std::move(fault), epoch);
 }
 
-std::vector<std::string> Control::Impl::call_collective(Agree words) {
+std::vector<std::string> Control::Impl::call_collective(Agreement::Words words) {
   const MutexLock lock(mutex_);
   if (records_.has_failed()) throw_with_lock("");
   const auto round = records_.round();
@@ -285,14 +285,14 @@ std::vector<std::string> Control::Impl::call_collective(Agree words) {
                            "') before all ranks are connected");
   }
   const uint64_t number = collectives_.begin();
-  words.number = number;
   words.call = calls_begun_;
   collective_ = shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
   expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
+  Agree agree{number, std::move(words)};
   if (options_.rank == 0) {
-    hear(0, round->epoch, std::move(words));
+    hear(0, round->epoch, std::move(agree));
   } else {
-    mesh_.queue(0, to_frame(words, round->epoch));
+    mesh_.queue(0, to_frame(agree, round->epoch));
   }
   send_queued();
   const auto has_verdict = [&]() GPIPE_REQUIRES(mutex_) {

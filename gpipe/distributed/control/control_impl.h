@@ -75,7 +75,7 @@ class Control::Impl {
  private:
   // Makes a call of agree() or exchange(): fills in the number of `words`, and waits for the
   // verdict. Returns the collected values.
-  std::vector<std::string> call_collective(Agree words);
+  std::vector<std::string> call_collective(Agreement::Words words);
 
   static std::string seconds(Milliseconds time);
 
@@ -145,7 +145,7 @@ class Control::Impl {
   }
 
   void note_left(int64_t rank, const std::string& what) GPIPE_REQUIRES(mutex_);
-  void hear(int64_t rank, uint32_t epoch, Agree words) GPIPE_REQUIRES(mutex_);
+  void hear(int64_t rank, uint32_t epoch, Agree agree) GPIPE_REQUIRES(mutex_);
   void give_up_collectives(Time now) GPIPE_REQUIRES(mutex_);
 
   // Tells all ranks a decision. Sends nothing once the epoch has a record, because a rank that has

@@ -25,8 +25,9 @@ static auto fields(Fault& fault) {
 }
 static auto fields(FaultMessage& message) { return std::tie(message.age, message.fault); }
 static auto fields(Agree& agree) {
-  return std::tie(agree.number, agree.name, agree.value, agree.call, agree.is_collected,
-                  agree.is_patient);
+  Agreement::Words& words = agree.words;
+  return std::tie(agree.number, words.name, words.value, words.call, words.is_collected,
+                  words.is_patient);
 }
 static auto fields(Verdict& verdict) {
   return std::tie(verdict.number, verdict.text, verdict.values, verdict.given_up);

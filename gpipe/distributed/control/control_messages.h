@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpipe/distributed/control/agreement.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/distributed/sockets/connection.h"
 
@@ -45,11 +46,7 @@ struct FaultMessage {
 };
 struct Agree {
   uint64_t number = 0;  // its place among the sender's agreements and exchanges of this epoch
-  std::string name;
-  std::string value;
-  bool is_collected = false;  // true: all ranks get the value; false: it is compared
-  bool is_patient = false;    // waits for other ranks without a limit
-  uint64_t call = 0;          // the number of its sender's call (Control::count_call())
+  Agreement::Words words;
 };
 struct Verdict {
   uint64_t number = 0;

@@ -37,15 +37,15 @@ TEST(ControlMessages, ArriveAsTheyWereSent) {
   std::vector<Fault> sent = record;
   sent[1].rank = 0;
   EXPECT_EQ(to_record(to_frame(sent, 0).body, 4), sent);
-  const Agree agree = to_agree(to_frame(Agree{5, "name", "value"}, 0).body);
+  const Agree agree = to_agree(to_frame(Agree{5, {"name", "value"}}, 0).body);
   EXPECT_EQ(agree.number, 5);
-  EXPECT_EQ(agree.name, "name");
-  EXPECT_EQ(agree.value, "value");
-  EXPECT_FALSE(agree.is_collected);
-  EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_collected);
-  EXPECT_FALSE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_patient);
-  EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true, true}, 0).body).is_patient);
-  EXPECT_EQ(to_agree(to_frame(Agree{5, "name", "value", true, true, 9}, 0).body).call, 9);
+  EXPECT_EQ(agree.words.name, "name");
+  EXPECT_EQ(agree.words.value, "value");
+  EXPECT_FALSE(agree.words.is_collected);
+  EXPECT_TRUE(to_agree(to_frame(Agree{5, {"name", "value", true}}, 0).body).words.is_collected);
+  EXPECT_FALSE(to_agree(to_frame(Agree{5, {"name", "value", true}}, 0).body).words.is_patient);
+  EXPECT_TRUE(to_agree(to_frame(Agree{5, {"name", "value", true, true}}, 0).body).words.is_patient);
+  EXPECT_EQ(to_agree(to_frame(Agree{5, {"name", "value", true, true, 9}}, 0).body).words.call, 9);
   EXPECT_EQ(to_verdict(to_frame(Verdict{6, "text", {}, 9}, 0).body, 4).given_up, 9);
   const GivenUp given_up = to_given_up(to_frame(GivenUp{9, "why"}, 0).body);
   EXPECT_EQ(given_up.call, 9);
@@ -83,7 +83,7 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_verdict(verdict, 3), DamagedMessage);
   EXPECT_THROW(to_verdict(verdict + "x", 2), DamagedMessage);
   EXPECT_THROW(to_verdict(to_frame(Verdict{6, "text", {"a", "b"}}, 0).body, 2), DamagedMessage);
-  std::string agree = to_frame(Agree{5, "name", "value"}, 0).body;
+  std::string agree = to_frame(Agree{5, {"name", "value"}}, 0).body;
   agree.back() = 4;
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
@@ -99,7 +99,7 @@ TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
       EXPECT_GT(name.size() + static_cast<size_t>(size) * with_one_byte_more, 1 << 20) << size;
       const std::vector<std::string> values(static_cast<size_t>(size), value);
       EXPECT_LE(to_frame(Verdict{6, "", values}, 0).body.size(), Connection::kGreatestBody) << size;
-      EXPECT_LE(to_frame(Agree{6, name, value, true}, 0).body.size(), Connection::kGreatestBody);
+      EXPECT_LE(to_frame(Agree{6, {name, value, true}}, 0).body.size(), Connection::kGreatestBody);
     }
   }
   EXPECT_EQ(longest_collected(std::string(1 << 20, 'n'), 2), 0);
@@ -114,8 +114,9 @@ TEST(ControlMessages, DamagedOnesAreRefused) {
       {to_frame(FaultMessage{kFault, {}}, 0).body, [](const auto& body) { to_fault(body, 4); }},
       {to_frame(std::vector<Fault>{kFault, kFault}, 0).body,
        [](const auto& body) { to_record(body, 4); }},
-      {to_frame(Agree{5, "name", "value"}, 0).body, [](const auto& body) { to_agree(body); }},
-      {to_frame(Agree{5, "name", "value", true}, 0).body, [](const auto& body) { to_agree(body); }},
+      {to_frame(Agree{5, {"name", "value"}}, 0).body, [](const auto& body) { to_agree(body); }},
+      {to_frame(Agree{5, {"name", "value", true}}, 0).body,
+       [](const auto& body) { to_agree(body); }},
       {to_frame(Verdict{6, "text", {}}, 0).body, [](const auto& body) { to_verdict(body, 3); }},
       {to_frame(Verdict{6, "", {"a", "", "c"}}, 0).body,
        [](const auto& body) { to_verdict(body, 3); }},

@@ -281,8 +281,8 @@ void Control::Impl::note_left(int64_t rank, const std::string& what) {
   records_changed();
 }
 
-void Control::Impl::hear(int64_t rank, uint32_t epoch, Agree words) {
-  auto verdict = collectives_.hear(rank, epoch, std::move(words), Clock::now());
+void Control::Impl::hear(int64_t rank, uint32_t epoch, Agree agree) {
+  auto verdict = collectives_.hear(rank, epoch, std::move(agree), Clock::now());
   if (verdict) announce({epoch, std::move(*verdict)});
 }
 

@@ -13,6 +13,24 @@ constexpr auto kB = static_cast<size_t>(ActionKind::kBackward);
 constexpr auto kI = static_cast<size_t>(ActionKind::kInputGradient);
 constexpr auto kW = static_cast<size_t>(ActionKind::kWeightGradient);
 
+// Finds the micro-batches of the actions in an order by counting.
+class Counter {
+ public:
+  explicit Counter(int64_t stages) : counts_(static_cast<size_t>(stages), {0, 0, 0}) {}
+
+  // Returns the micro-batch of an action that follows those that were counted before.
+  int32_t next(Token each) {
+    auto& [forwards, firsts, seconds] = counts_[static_cast<size_t>(stage_of(each))];
+    if (kind_of(each) == ActionKind::kForward) return forwards++;
+    if (kind_of(each) == ActionKind::kWeightGradient) return seconds++;
+    if (kind_of(each) == ActionKind::kBackward) ++seconds;
+    return firsts++;
+  }
+
+ private:
+  std::vector<std::array<int32_t, 3>> counts_;  // per stage
+};
+
 }  // namespace
 
 Workload Workload::uniform(const Placement& placement, int64_t micro_batches, const StageCost& cost,
@@ -84,17 +102,11 @@ bool Workload::whole_differs() const {
 
 Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches) {
   std::vector<std::vector<Action>> table(order.size());
-  std::vector<std::array<int32_t, 3>> count(static_cast<size_t>(stages), {0, 0, 0});
+  Counter counter(stages);
   for (size_t worker = 0; worker < order.size(); ++worker) {
     table[worker].reserve(order[worker].size());
     for (const Token each : order[worker]) {
-      const ActionKind kind = kind_of(each);
-      auto& [forwards, firsts, seconds] = count[static_cast<size_t>(stage_of(each))];
-      int32_t& next = kind == ActionKind::kForward          ? forwards
-                      : kind == ActionKind::kWeightGradient ? seconds
-                                                            : firsts;
-      table[worker].push_back({kind, stage_of(each), next++});
-      if (kind == ActionKind::kBackward) ++seconds;
+      table[worker].push_back({kind_of(each), stage_of(each), counter.next(each)});
     }
   }
   return Schedule::create(stages, micro_batches, std::move(table));
@@ -117,22 +129,11 @@ Order to_order(const Schedule& schedule) {
 }
 
 Order truncated(const Order& order, int64_t stages, int64_t micro_batches) {
-  std::vector<std::array<int64_t, 3>> count(static_cast<size_t>(stages), {0, 0, 0});
+  Counter counter(stages);
   Order result(order.size());
   for (size_t worker = 0; worker < order.size(); ++worker) {
     for (const Token each : order[worker]) {
-      auto& [forwards, firsts, seconds] = count[static_cast<size_t>(stage_of(each))];
-      const ActionKind kind = kind_of(each);
-      int64_t number = 0;
-      if (kind == ActionKind::kForward) {
-        number = forwards++;
-      } else if (kind == ActionKind::kWeightGradient) {
-        number = seconds++;
-      } else {
-        number = firsts++;
-        if (kind == ActionKind::kBackward) ++seconds;
-      }
-      if (number < micro_batches) result[worker].push_back(each);
+      if (counter.next(each) < micro_batches) result[worker].push_back(each);
     }
   }
   return result;
