@@ -66,6 +66,13 @@ at::Tensor rows_of(int64_t step) {
       .reshape({kRows, kWidth});
 }
 
+// The device of this process: the CPU, unless the environment names another type, as "cuda".
+torch::Device device_of(const gpipe::World& world) {
+  const char* const type = std::getenv("SURVIVES_DEVICE");
+  if (type == nullptr) return torch::kCPU;
+  return {torch::Device(type).type(), static_cast<c10::DeviceIndex>(world.local_rank())};
+}
+
 at::Tensor loss_fn(at::Tensor output, at::Tensor target) { return torch::mse_loss(output, target); }
 
 void train(const gpipe::ResilientOptions& options, int64_t replicas) {
@@ -80,6 +87,7 @@ void train(const gpipe::ResilientOptions& options, int64_t replicas) {
         gpipe::ResilientParts parts;
         parts.pipe =
             gpipe::GPipe(make_model(), gpipe::GPipeOptions(even_balance(world.processes_each()))
+                                           .devices({device_of(world)})
                                            .chunks(8)
                                            .groups(4)
                                            .cpu_threads_per_stage(1)
@@ -92,7 +100,8 @@ void train(const gpipe::ResilientOptions& options, int64_t replicas) {
       },
       [&](gpipe::ResilientParts& parts, int64_t step) {  // again for a step that is repeated
         const gpipe::RowRange here = parts.pipe->world().rows(kRows, parts.pipe->chunks());
-        const torch::Tensor rows = rows_of(step).slice(0, here.begin, here.end);
+        const torch::Tensor rows =
+            rows_of(step).slice(0, here.begin, here.end).to(parts.pipe->devices().front());
         parts.optimizer->zero_grad();
         const double loss = parts.pipe->step({rows}, {rows}, loss_fn).loss;
         parts.optimizer->step();

@@ -11,7 +11,8 @@ each the rank and the moment, between start and exit. For a share of them (--tar
 the process is in a drawn phase (one of --phases). If that is one of a recovery, and nobody has died yet, another
 process dies first. A run whose state in memory is lost goes on from a checkpoint.
 
-PROGRAM is examples/language_model, which needs a text, or examples/guide:survives, which tells no phases.
+PROGRAM is examples/language_model, which needs a text, or examples/guide:survives, which tells no phases. With
+--all_say=EXPRESSION each process of an undisturbed run must write a line that matches it.
 
 Prints a line for each run, and at the end how many deaths were in each phase, and the times from a death until the
 state is restored, and until the next step that had not been made before. Exit code 1 if any run differs.
@@ -230,6 +231,9 @@ def undisturbed_run(args, layout):
         if len(losses) != args.steps or hash_ is None or run.process.returncode != 0:
             print("\n".join(line for _, line in run.lines))
             sys.exit(f"the undisturbed run of {layout} is not whole")
+        if len(run.moments(re.compile(args.all_say))) < PROCESSES:
+            print("\n".join(line for _, line in run.lines))
+            sys.exit(f"{layout}: not all processes say {args.all_say}")
         return losses, hash_, run.lines[-1][0] - run.begin
 
 
@@ -238,6 +242,7 @@ def main():
     parser.add_argument("launch")
     parser.add_argument("program")
     parser.add_argument("--text", default="")
+    parser.add_argument("--all_say", default="")
     parser.add_argument("--deaths", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)

@@ -13,6 +13,14 @@ namespace {
 constexpr std::size_t kMostVisitors = 4096;
 constexpr std::size_t kGreatestQuestion = 16384;  // bytes; each silent rank takes 8
 
+// Why a program whose messages have another form is refused.
+std::string refusal_of(const std::string& protocol) {
+  return "the launcher's messages have the form '" + std::string(kMeetingProtocol) +
+         "', and this program's " +
+         (protocol.empty() ? "an older one, without a number" : "the form '" + protocol + "'") +
+         ": build //gpipe/distributed:launch and the program from the same sources";
+}
+
 }  // namespace
 
 MeetingPlace::MeetingPlace(const std::string& address, int64_t most)
@@ -97,6 +105,10 @@ bool MeetingPlace::take(Visitor& visitor, const Frame& frame, Time now) {
     return false;
   }
   if (question.secret != secret_ || question.number < 0) return false;
+  if (question.protocol != kMeetingProtocol) {
+    visitor.connection.queue({kRefused, 0, refusal_of(question.protocol)});
+    return true;
+  }
   for (Visitor& other : visitors_) {
     if (&other == &visitor || other.number != question.number || !other.connection.is_open()) {
       continue;

@@ -172,6 +172,36 @@ TEST(MeetingPlace, HearsNobodyWithoutTheSecret) {
   EXPECT_FALSE(place.with([](MeetingPlace& it) { return it.was_asked(); }));
 }
 
+// What a program of another build reads when it asks.
+std::string refusal_of(const std::string& protocol) {
+  Served place(1);
+  MeetingClient client(place.variable(), kLimit);
+  Question of_another_build = question(0);
+  of_another_build.protocol = protocol;
+  try {
+    client.ask(of_another_build, 0);
+  } catch (const std::runtime_error& error) {
+    EXPECT_FALSE(place.with([](MeetingPlace& it) { return it.was_asked(); }));
+    return error.what();
+  }
+  return "was let in";
+}
+
+TEST(MeetingPlace, RefusesAProgramWhoseMessagesHaveAnotherForm) {
+  EXPECT_EQ(refusal_of(kMeetingProtocol), "was let in");
+  EXPECT_EQ(refusal_of("gpipe meeting 3"),
+            "the launcher's messages have the form 'gpipe meeting 2', and this program's the form "
+            "'gpipe meeting 3': build //gpipe/distributed:launch and the program from the same "
+            "sources");
+  // Where newer forms have their name, the oldest one has the number of the rank, of eight bytes.
+  for (const std::string& older : {std::string(), std::string(1, '`'), std::string(15, '\0')}) {
+    EXPECT_THAT(refusal_of(older), HasSubstr("and this program's an older one, without a number"));
+  }
+  // That number may also be more than the bytes that follow: here the secret is empty, and eight
+  // bytes have a size.
+  EXPECT_EQ(to_question(to_bytes(question(0)).substr(0, 21)).protocol, "");
+}
+
 TEST(MeetingPlace, RefusesASecondProcessOfARank) {
   Served place(2);
   MeetingClient first(place.variable(), kLimit);

@@ -16,6 +16,10 @@ using std::chrono::milliseconds;
 
 constexpr char kGone[] =
     "the launcher's meeting place is gone: its process has ended, and this one can meet no other";
+// A meeting place that is older than kMeetingProtocol closes the connection when it is asked.
+constexpr char kNotHeard[] =
+    ". If the launcher still runs, it is of another build: build //gpipe/distributed:launch and "
+    "the program from the same sources";
 
 // Waits until the connection is ready for one of `events`. Returns whether it became so within
 // `limit` milliseconds; -1: no limit.
@@ -145,7 +149,7 @@ void MeetingClient::throw_end() const {
   constexpr std::chrono::seconds kCut{1};
   const int error = connection_.error();
   if (error == 0 || std::chrono::steady_clock::now() < made_ + kCut) {
-    throw std::runtime_error(kGone);
+    throw std::runtime_error(std::string(kGone) + (generation_ == 0 ? kNotHeard : ""));
   }
   throw MeetingIsUnreachable("the line to the launcher's meeting place at " + to_text(endpoint_) +
                              " was cut while this process waited for its answer (" +

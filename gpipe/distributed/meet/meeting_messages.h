@@ -17,6 +17,10 @@ namespace gpipe::distributed {
 // The environment variable with the meeting place: "127.0.0.1:4711/SECRET".
 inline constexpr char kMeetingPlaceVariable[] = "GPIPE_MEETING_PLACE";
 
+// The form of the messages. It gets a new number with each change of a message, since the launcher
+// and the program may be of different builds, which nothing else compares.
+inline constexpr char kMeetingProtocol[] = "gpipe meeting 2";
+
 // The type of a frame. A frame's epoch is the generation that it is about.
 enum MeetingMessage : uint8_t {
   kAsk = 1,  // Question
@@ -30,7 +34,10 @@ enum MeetingMessage : uint8_t {
 
 // The frame's epoch is the generation of the last world that the process was in; 0: of none.
 struct Question {
+  // These two begin a question in each form of the messages, so that the meeting place can refuse
+  // another form.
   std::string secret;
+  std::string protocol = kMeetingProtocol;
   int64_t number = 0;  // as the launcher has started it
   // How long those that ask wait for the others, in the first world and in later ones.
   std::chrono::milliseconds first_limit{0};
@@ -55,7 +62,8 @@ struct PlannedWorld {
 
 std::string to_bytes(const Question& question);
 std::string to_bytes(const PlannedWorld& world);
-// Both throw DamagedMessage.
+// Both throw DamagedMessage. A question in another form has its secret and its protocol alone, an
+// empty one if it is older than the numbers.
 Question to_question(const std::string& bytes);
 PlannedWorld to_planned_world(const std::string& bytes);
 

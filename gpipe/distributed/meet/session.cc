@@ -103,6 +103,7 @@ std::unique_ptr<Session> Session::connect(const Environment& environment,
     session->meet();
     session->compare_builds();
     session->tell_of_too_many_threads();
+    session->options_.check = nullptr;  // what it refers to may not outlive this call
   } catch (const DistributedFailure& failure) {
     if (!lost(0, failure)) session->withdraw();  // the store of a lost rank 0 would not answer
     throw;
