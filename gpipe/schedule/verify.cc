@@ -251,6 +251,20 @@ Ends run_buffered(const Table& workers, const Dependencies& dependencies, Proble
   return ends;
 }
 
+// Calls step(worker), which lets the worker go on by one and returns whether it could, until no
+// worker can. The sweeps over the workers go up and down in turn, for the reason that
+// Dependencies::order() gives.
+template <typename Step>
+void run_all(size_t workers, const Step& step) {
+  bool up = true;
+  for (bool moved = true; moved; up = !up) {
+    moved = false;
+    for (size_t k = 0; k < workers; ++k) {
+      while (step(up ? k : workers - 1 - k)) moved = true;
+    }
+  }
+}
+
 // A worker with n actions passes n + 1 exchanges: exchange k is between the actions k - 1 and k. In
 // exchange k the worker posts the sends of action k - 1 and the receives of action k. The exchange
 // ends when the other end of each of these transfers has been posted.
@@ -287,24 +301,15 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   // Per worker, the exchange that it has posted. If the worker is done, the number is one more than
   // that of its actions.
   std::vector<size_t> reached(workers.size(), 0);
-  // The sweeps over the workers go up and down in turn, for the reason that Dependencies::order()
-  // gives.
-  bool up = true;
-  for (bool moved = true; moved; up = !up) {
-    moved = false;
-    for (size_t k = 0; k < workers.size(); ++k) {
-      const size_t worker = up ? k : workers.size() - 1 - k;
-      while (reached[worker] <= workers[worker].size()) {
-        const std::vector<End> ends = partners(worker, reached[worker]);
-        if (!std::all_of(ends.begin(), ends.end(),
-                         [&](const End& end) { return reached[end.worker] >= end.exchange; })) {
-          break;
-        }
-        ++reached[worker];
-        moved = true;
-      }
-    }
-  }
+  run_all(workers.size(), [&](size_t worker) {
+    if (reached[worker] > workers[worker].size()) return false;
+    const std::vector<End> ends = partners(worker, reached[worker]);
+    const bool passes = std::all_of(ends.begin(), ends.end(), [&](const End& end) {
+      return reached[end.worker] >= end.exchange;
+    });
+    if (passes) ++reached[worker];
+    return passes;
+  });
   std::string stuck;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     if (reached[worker] > workers[worker].size()) continue;
@@ -322,12 +327,60 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   }
 }
 
-// Computes ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), except that the
+// Finds ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), except that the
 // receives of a channel are posted as many exchanges early as the channel needs. At first that
 // number is 0 for all channels. Whenever no worker can go on, the send that needs the least
 // increase of its channel's number gets it. Receives that were posted stay posted, so no action
 // that has run is undone.
-std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependencies& dependencies) {
+class PostedAhead {
+ public:
+  PostedAhead(const Table& workers, const Dependencies& dependencies)
+      : workers_(workers),
+        dependencies_(dependencies),
+        sends_(workers.size()),
+        reached_(workers.size(), 0) {
+    for (size_t worker = 0; worker < workers.size(); ++worker) {
+      for (const Action& action : workers[worker]) {
+        std::vector<Sent>& sent = sends_[worker].emplace_back();
+        for (const auto& feed : dependencies.feeds(action)) {
+          const auto to = static_cast<size_t>(feed.position.worker);
+          if (to == worker) continue;
+          Channel& channel = channels_[{worker, to}];
+          sent.push_back({&channel, to, channel.needed.size()});
+          channel.needed.push_back(feed.position.index);
+        }
+      }
+    }
+    for (auto& [ends, channel] : channels_) {
+      channel.latest = channel.needed;
+      for (size_t value = channel.latest.size(); value-- > 1;) {
+        channel.latest[value - 1] = std::min(channel.latest[value - 1], channel.latest[value]);
+      }
+    }
+  }
+
+  std::vector<ReceivesAhead> run() {
+    do {
+      run_all(workers_.size(), [&](size_t worker) {
+        if (reached_[worker] > static_cast<int32_t>(workers_[worker].size())) return false;
+        if (!passes(worker)) return false;
+        ++reached_[worker];
+        return true;
+      });
+    } while (increase_least());
+    std::vector<ReceivesAhead> result;
+    for (const auto& [ends, channel] : channels_) {
+      int32_t most = 0;
+      for (size_t value = 0; value < channel.needed.size(); ++value) {
+        const int32_t posted = std::max(channel.latest[value] - channel.ahead, 0);
+        most = std::max(most, channel.needed[value] - posted);
+      }
+      result.push_back({static_cast<int32_t>(ends.first), static_cast<int32_t>(ends.second), most});
+    }
+    return result;
+  }
+
+ private:
   struct Channel {
     std::vector<int32_t> needed;  // per value, in the sender's order: the index of the consumer
     // Per value: the index by which its receive must be posted, so that receives keep their order.
@@ -335,89 +388,55 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
     int32_t ahead = 0;
   };
   struct Sent {
+    Channel* channel;
     size_t to_worker;
     size_t value;
   };
-  std::map<std::pair<size_t, size_t>, Channel> channels;
-  // Per worker and action, the values that the action sends to other workers.
-  std::vector<std::vector<std::vector<Sent>>> sends(workers.size());
-  for (size_t worker = 0; worker < workers.size(); ++worker) {
-    for (const Action& action : workers[worker]) {
-      std::vector<Sent>& sent = sends[worker].emplace_back();
-      for (const auto& feed : dependencies.feeds(action)) {
-        const auto to = static_cast<size_t>(feed.position.worker);
-        if (to == worker) continue;
-        Channel& channel = channels[{worker, to}];
-        sent.push_back({to, channel.needed.size()});
-        channel.needed.push_back(feed.position.index);
-      }
-    }
-  }
-  for (auto& [ends, channel] : channels) {
-    channel.latest = channel.needed;
-    for (size_t value = channel.latest.size(); value-- > 1;) {
-      channel.latest[value - 1] = std::min(channel.latest[value - 1], channel.latest[value]);
-    }
-  }
-  std::vector<int32_t> reached(workers.size(), 0);  // the exchange that each worker has posted
+
   // How much further ahead the receives of the value's channel must be posted, so that the send of
   // the value can end.
-  const auto missing = [&](size_t worker, const Sent& sent) {
-    const Channel& channel = channels[{worker, sent.to_worker}];
-    return channel.latest[sent.value] - channel.ahead - reached[sent.to_worker];
-  };
-  const auto passes = [&](size_t worker) {
-    const auto exchange = static_cast<size_t>(reached[worker]);
+  int32_t missing(const Sent& sent) const {
+    return sent.channel->latest[sent.value] - sent.channel->ahead - reached_[sent.to_worker];
+  }
+
+  bool passes(size_t worker) const {
+    const auto exchange = static_cast<size_t>(reached_[worker]);
     if (exchange > 0) {
-      for (const Sent& sent : sends[worker][exchange - 1]) {
-        if (missing(worker, sent) > 0) return false;
+      for (const Sent& sent : sends_[worker][exchange - 1]) {
+        if (missing(sent) > 0) return false;
       }
     }
-    return exchange == workers[worker].size() ||
-           dependencies.for_each_need(
-               workers[worker][exchange], [&](const Dependencies::Edge& need) {
+    return exchange == workers_[worker].size() ||
+           dependencies_.for_each_need(
+               workers_[worker][exchange], [&](const Dependencies::Edge& need) {
                  return need.position.worker == static_cast<int32_t>(worker) ||
-                        reached[static_cast<size_t>(need.position.worker)] > need.position.index;
+                        reached_[static_cast<size_t>(need.position.worker)] > need.position.index;
                });
-  };
-  while (true) {
-    bool up = true;  // sweeps alternate: see Dependencies::order()
-    for (bool moved = true; moved; up = !up) {
-      moved = false;
-      for (size_t k = 0; k < workers.size(); ++k) {
-        const size_t worker = up ? k : workers.size() - 1 - k;
-        while (reached[worker] <= static_cast<int32_t>(workers[worker].size()) && passes(worker)) {
-          ++reached[worker];
-          moved = true;
-        }
+  }
+
+  // Returns false if all workers are done: the buffered run has shown that they end.
+  bool increase_least() {
+    const Sent* least = nullptr;
+    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+      const auto exchange = static_cast<size_t>(reached_[worker]);
+      if (exchange == 0 || exchange > workers_[worker].size()) continue;
+      for (const Sent& sent : sends_[worker][exchange - 1]) {
+        if (missing(sent) <= 0 || (least != nullptr && missing(sent) >= missing(*least))) continue;
+        least = &sent;
       }
     }
-    Channel* least = nullptr;
-    int32_t least_missing = 0;
-    for (size_t worker = 0; worker < workers.size(); ++worker) {
-      const auto exchange = static_cast<size_t>(reached[worker]);
-      if (exchange == 0 || exchange > workers[worker].size()) continue;
-      for (const Sent& sent : sends[worker][exchange - 1]) {
-        const int32_t more = missing(worker, sent);
-        if (more <= 0 || (least != nullptr && more >= least_missing)) continue;
-        least = &channels[{worker, sent.to_worker}];
-        least_missing = more;
-      }
-    }
-    if (least == nullptr) break;  // all workers are done: the buffered run has shown that they end
-    least->ahead += least_missing;
+    if (least == nullptr) return false;
+    least->channel->ahead += missing(*least);
+    return true;
   }
-  std::vector<ReceivesAhead> result;
-  for (const auto& [ends, channel] : channels) {
-    int32_t most = 0;
-    for (size_t value = 0; value < channel.needed.size(); ++value) {
-      const int32_t posted = std::max(channel.latest[value] - channel.ahead, 0);
-      most = std::max(most, channel.needed[value] - posted);
-    }
-    result.push_back({static_cast<int32_t>(ends.first), static_cast<int32_t>(ends.second), most});
-  }
-  return result;
-}
+
+  const Table& workers_;
+  const Dependencies& dependencies_;
+  std::map<std::pair<size_t, size_t>, Channel> channels_;
+  // Per worker and action, the values that the action sends to other workers.
+  std::vector<std::vector<std::vector<Sent>>> sends_;
+  std::vector<int32_t> reached_;  // the exchange that each worker has posted
+};
 
 // Counts ScheduleFacts::peak_live and worker_peak_live.
 void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* facts) {
@@ -562,7 +581,7 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
   count_live(micro_batches, workers, &facts);
   count_time(workers, ends, &facts);
   facts.ascending = ascends(stages, workers);
-  if (sends == Sends::kPostedAhead) facts.receives_ahead = receives_ahead(workers, dependencies);
+  if (sends == Sends::kPostedAhead) facts.receives_ahead = PostedAhead(workers, dependencies).run();
   return facts;
 }
 

@@ -295,14 +295,16 @@ def is_expression_statement(code):
     return re.match(r"\s*([-+*/|&]?=(?!=)|\+\+$|--$)", rest) is not None
 
 
-def find_mutants(file, text):
-    """The mutants of one file, not numbered."""
-    source = Source(file, text)
-    code = source.code
-    found = {}
+class Finder:
+    """Finds the mutants of one file."""
 
-    def add(kind, start, end, prefix, suffix, changed, shown=None):
+    def __init__(self, file, text):
+        self.source = Source(file, text)
+        self.found = {}
+
+    def add(self, kind, start, end, prefix, suffix, changed, shown=None):
         """`changed`: the new text. `shown`: (begin, end) of the old text in the report."""
+        source, text = self.source, self.source.text
         if not source.executable[start] or any(source.excluded[start:end]):
             return
         begin, stop = shown or (start, end)
@@ -312,159 +314,187 @@ def find_mutants(file, text):
         line = source.line_of(begin)
         line_text = text[source.lines[line - 1] :].split("\n", 1)[0].strip()
         change = "{} -> {}".format(old, changed) if changed else old
-        found.setdefault((start, end, kind), Mutant(file, line, line_text, kind, change, start, end, prefix, suffix))
+        mutant = Mutant(source.file, line, line_text, kind, change, start, end, prefix, suffix)
+        self.found.setdefault((start, end, kind), mutant)
 
-    def piece(begin, end):
-        return " ".join(text[begin:end].split())
+    def piece(self, begin, end):
+        return " ".join(self.source.text[begin:end].split())
 
-    def negate(begin, end, kind="negated"):
+    def negate(self, begin, end, kind="negated"):
+        code = self.source.code
         if begin >= end or re.search(r"(?<![=!<>+*/|&-])=(?!=)", re.sub(r"\[[&=]\]", "", code[begin:end])):
             return  # it is a declaration or an assignment
         if re.match(r"(const\s+)?(auto|bool)\b", code[begin:end]):
             return
         if kind == "loop left out":
-            add(kind, begin, end, "(!gpipe_mutant({}) && static_cast<bool>(", "))", "false")
+            self.add(kind, begin, end, "(!gpipe_mutant({}) && static_cast<bool>(", "))", "false")
         else:
-            add(kind, begin, end, "(gpipe_mutant({}) != static_cast<bool>(", "))", "not so")
+            self.add(kind, begin, end, "(gpipe_mutant({}) != static_cast<bool>(", "))", "not so")
 
-    # Conditions.
-    for match in re.finditer(r"\b(if|while)\s*\(", code):
-        begin = match.end()
-        end = source.partner.get(begin - 1)
-        if end is None:
-            continue
-        semicolon = source.next_at_depth(begin, ";")
-        if semicolon is not None and semicolon < end:
-            begin = semicolon + 1
-        negate(*source.stripped(begin, end), "negated" if match.group(1) == "if" else "loop left out")
-    for match in re.finditer(r"\bfor\s*\(", code):
-        begin = match.end()
-        end = source.partner.get(begin - 1)
-        first = source.next_at_depth(begin, ";")
-        if end is None:
-            continue
-        if first is None or first > end:
-            colon = text.find(" : ", begin, end)
-            if colon >= 0:
-                start = match.start()
-                add("loop left out", start, start, "if (!gpipe_mutant({})) ", "", "no loop", (start, end + 1))
-            continue
-        second = source.next_at_depth(first + 1, ";")
-        if second is not None:
-            negate(*source.stripped(first + 1, second), "loop left out")
-    for position, operator in source.operators:
-        behind = position + len(operator)
-        if operator == "?":
-            negate(*source.left_operand(position, 2))
-        elif operator in ("&&", "||"):
-            level = LEVELS[operator]
-            negate(*source.left_operand(position, level))
-            negate(*source.right_operand(behind, level))
-    for match in re.finditer(r"\breturn\s+([^;]*);", code):
-        value = match.group(1)
-        begin, end = match.start(1), match.end(1)
-        if value in ("true", "false"):
-            new = "false" if value == "true" else "true"
-            add("return negated", begin, end, "(gpipe_mutant({}) != ", ")", new)
-        elif source.next_at_depth(begin, ";") == end:
-            level = [LEVELS[op] for at, op in source.operators if begin <= at < end and depth_zero(source, begin, at)]
-            if value.startswith("!") and not level or level and min(level) in (2, 3, 7, 8):
-                negate(begin, end, "return negated")
-
-    # Changes of operators: off by one, and other operators.
-    for position, operator in source.operators:
-        behind = position + len(operator)
-        if operator in COMPARISONS or operator in ARITHMETIC:
-            level = LEVELS[operator]
-            begin, middle = source.left_operand(position, level)
-            right, end = source.right_operand(behind, level)
-            if begin >= middle or right >= end:
+    def conditions(self):
+        """Negated conditions, loops left out and negated returns."""
+        source, code, text = self.source, self.source.code, self.source.text
+        for match in re.finditer(r"\b(if|while)\s*\(", code):
+            begin = match.end()
+            end = source.partner.get(begin - 1)
+            if end is None:
                 continue
-            value = text[right:end]
-            if operator in "+-" and value == "1":
-                add("off by one", right, end, "(gpipe_mutant({}) ? 0 : ", ")", piece(begin, position), (begin, end))
+            semicolon = source.next_at_depth(begin, ";")
+            if semicolon is not None and semicolon < end:
+                begin = semicolon + 1
+            self.negate(*source.stripped(begin, end), "negated" if match.group(1) == "if" else "loop left out")
+        for match in re.finditer(r"\bfor\s*\(", code):
+            begin = match.end()
+            end = source.partner.get(begin - 1)
+            first = source.next_at_depth(begin, ";")
+            if end is None:
                 continue
-            if operator in ARITHMETIC and re.search(r'"|to_text|to_string|std::string|text\b', text[begin:end]):
+            if first is None or first > end:
+                colon = text.find(" : ", begin, end)
+                if colon >= 0:
+                    start = match.start()
+                    self.add("loop left out", start, start, "if (!gpipe_mutant({})) ", "", "no loop", (start, end + 1))
                 continue
-            new = COMPARISONS.get(operator) or ARITHMETIC[operator]
-            mutated = "{} {} {}".format(piece(begin, middle), new, piece(right, end))
-            kind = "off by one" if operator in COMPARISONS else "other operator"
-            if re.search(r"//|\[[&=\w, ]*\]\s*(\(|\{)", text[begin:end]):
-                continue  # the mutated code would have to stand there twice
-            add(kind, begin, end, "(gpipe_mutant({}) ? (" + verbatim(mutated) + ") : (", "))", mutated)
-    for match in re.finditer(r"(?<![\w.'])0(?![\w.'])", code):
-        where = source_line(source, match.start())
-        add("0 to 1", match.start(), match.end(), "(gpipe_mutant({}) ? 1 : ", ")", "1 in " + where)
+            second = source.next_at_depth(first + 1, ";")
+            if second is not None:
+                self.negate(*source.stripped(first + 1, second), "loop left out")
+        for position, operator in source.operators:
+            behind = position + len(operator)
+            if operator == "?":
+                self.negate(*source.left_operand(position, 2))
+            elif operator in ("&&", "||"):
+                level = LEVELS[operator]
+                self.negate(*source.left_operand(position, level))
+                self.negate(*source.right_operand(behind, level))
+        for match in re.finditer(r"\breturn\s+([^;]*);", code):
+            value = match.group(1)
+            begin, end = match.start(1), match.end(1)
+            if value in ("true", "false"):
+                new = "false" if value == "true" else "true"
+                self.add("return negated", begin, end, "(gpipe_mutant({}) != ", ")", new)
+            elif source.next_at_depth(begin, ";") == end:
+                inside = [(at, op) for at, op in source.operators if begin <= at < end]
+                level = [LEVELS[op] for at, op in inside if depth_zero(source, begin, at)]
+                if value.startswith("!") and not level or level and min(level) in (2, 3, 7, 8):
+                    self.negate(begin, end, "return negated")
 
-    # Copies.
-    for match in re.finditer(r"\.(clone|detach)\(\)", code):
-        begin = source.chain_before(match.start())
-        if begin < match.start():
-            chain = text[begin : match.start()]
-            prefix = "(gpipe_mutant({}) ? " + verbatim(chain) + " : "
-            add("copy left out", begin, match.end(), prefix, ")", piece(begin, match.start()))
-    for match in re.finditer(r"\bdetached_alias\(", code):
-        end = source.partner.get(match.end() - 1)
-        if end is not None:
-            argument = text[match.end() : end]
-            prefix = "(gpipe_mutant({}) ? (" + verbatim(argument) + ") : "
-            add("copy left out", match.start(), end + 1, prefix, ")", piece(match.end(), end))
+    def operators(self):
+        """Off by one, and other operators."""
+        source, code, text = self.source, self.source.code, self.source.text
+        for position, operator in source.operators:
+            behind = position + len(operator)
+            if operator in COMPARISONS or operator in ARITHMETIC:
+                level = LEVELS[operator]
+                begin, middle = source.left_operand(position, level)
+                right, end = source.right_operand(behind, level)
+                if begin >= middle or right >= end:
+                    continue
+                value = text[right:end]
+                if operator in "+-" and value == "1":
+                    left = self.piece(begin, position)
+                    self.add("off by one", right, end, "(gpipe_mutant({}) ? 0 : ", ")", left, (begin, end))
+                    continue
+                if operator in ARITHMETIC and re.search(r'"|to_text|to_string|std::string|text\b', text[begin:end]):
+                    continue
+                new = COMPARISONS.get(operator) or ARITHMETIC[operator]
+                mutated = "{} {} {}".format(self.piece(begin, middle), new, self.piece(right, end))
+                kind = "off by one" if operator in COMPARISONS else "other operator"
+                if re.search(r"//|\[[&=\w, ]*\]\s*(\(|\{)", text[begin:end]):
+                    continue  # the mutated code would have to stand there twice
+                self.add(kind, begin, end, "(gpipe_mutant({}) ? (" + verbatim(mutated) + ") : (", "))", mutated)
+        for match in re.finditer(r"(?<![\w.'])0(?![\w.'])", code):
+            where = source_line(source, match.start())
+            self.add("0 to 1", match.start(), match.end(), "(gpipe_mutant({}) ? 1 : ", ")", "1 in " + where)
 
-    # Statements.
-    for match in re.finditer(r"\b(break|continue);", code):
-        add("statement left out", match.start(), match.end(), "{{ if (!gpipe_mutant({})) ", " }}", "", None)
-    for match in re.finditer(r"[;{})]|\belse\b", code):
-        char = match.group()
-        at = match.start()
-        if char == "{" and at not in source.block:
-            continue
-        if char == ")" and not (at in source.partner and source.is_control(source.partner[at])):
-            continue
-        begin = match.end()
-        while begin < len(code) and code[begin].isspace():
-            begin += 1
-        end = source.next_at_depth(begin, ";")
-        if end is None or text.count("\n", begin, end) > 8 or not source.executable[begin]:
-            continue
-        if any(begin <= k < end for k in source.block) or not is_expression_statement(code[begin:end]):
-            continue
-        before = code[max(0, begin - 200) : begin]
-        if re.search(r"\bfor\s*\([^;]*(;[^;]*)?$", before) and not in_statement_place(source, begin):
-            continue
-        shown = (begin, end + 1)
-        if USELESS.search(code[begin:end]):
-            continue
-        # Excluded text within the statement, such as a message, is left out with it.
-        saved = bytes(source.excluded[begin : end + 1])
-        source.excluded[begin : end + 1] = bytes(end + 1 - begin)
-        if not saved[0]:
-            add("statement left out", begin, end + 1, "{{ if (!gpipe_mutant({})) {{ ", " }} }}", "", shown)
-        source.excluded[begin : end + 1] = saved
+    def copies(self):
+        """Copies left out."""
+        source, code, text = self.source, self.source.code, self.source.text
+        for match in re.finditer(r"\.(clone|detach)\(\)", code):
+            begin = source.chain_before(match.start())
+            if begin < match.start():
+                chain = text[begin : match.start()]
+                prefix = "(gpipe_mutant({}) ? " + verbatim(chain) + " : "
+                self.add("copy left out", begin, match.end(), prefix, ")", self.piece(begin, match.start()))
+        for match in re.finditer(r"\bdetached_alias\(", code):
+            end = source.partner.get(match.end() - 1)
+            if end is not None:
+                argument = text[match.end() : end]
+                prefix = "(gpipe_mutant({}) ? (" + verbatim(argument) + ") : "
+                self.add("copy left out", match.start(), end + 1, prefix, ")", self.piece(match.end(), end))
 
-    # Scopes: objects that have an effect while they live.
-    for match in re.finditer(r"^[ \t]*((?:const )?((?:\w+::)*\w*(?:Scope|Guard)) (\w+)\(([^;{}]*)\);)$", code, re.M):
-        begin, end = match.start(1), match.end(1)
-        if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
-            continue
-        if re.search(r"\b{}\b".format(match.group(3)), code[end : code.find("\n}", end)]):
-            continue  # its name is used below, and would then have another type
-        declared = "std::optional<{}> {}; if (!gpipe_mutant({{}})) {}.emplace({});".format(
-            match.group(2), match.group(3), match.group(3),
-            verbatim(" ".join(text[match.start(4) : match.end(4)].split())))  # adds no line
-        for key in [key for key in found if begin <= key[0] and key[1] <= end]:
-            del found[key]  # without the scope, its arguments have no effect
-        add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
-        source.excluded[begin:end] = b"\1" * (end - begin)
+    def statements(self):
+        """Statements left out."""
+        source, code, text = self.source, self.source.code, self.source.text
+        for match in re.finditer(r"\b(break|continue);", code):
+            self.add("statement left out", match.start(), match.end(), "{{ if (!gpipe_mutant({})) ", " }}", "", None)
+        for match in re.finditer(r"[;{})]|\belse\b", code):
+            char = match.group()
+            at = match.start()
+            if char == "{" and at not in source.block:
+                continue
+            if char == ")" and not (at in source.partner and source.is_control(source.partner[at])):
+                continue
+            begin = match.end()
+            while begin < len(code) and code[begin].isspace():
+                begin += 1
+            end = source.next_at_depth(begin, ";")
+            if end is None or text.count("\n", begin, end) > 8 or not source.executable[begin]:
+                continue
+            if any(begin <= k < end for k in source.block) or not is_expression_statement(code[begin:end]):
+                continue
+            before = code[max(0, begin - 200) : begin]
+            if re.search(r"\bfor\s*\([^;]*(;[^;]*)?$", before) and not in_statement_place(source, begin):
+                continue
+            shown = (begin, end + 1)
+            if USELESS.search(code[begin:end]):
+                continue
+            # Excluded text within the statement, such as a message, is left out with it.
+            saved = bytes(source.excluded[begin : end + 1])
+            source.excluded[begin : end + 1] = bytes(end + 1 - begin)
+            if not saved[0]:
+                self.add("statement left out", begin, end + 1, "{{ if (!gpipe_mutant({})) {{ ", " }} }}", "", shown)
+            source.excluded[begin : end + 1] = saved
 
-    # Arguments.
-    for match in re.finditer(r"\b(true|false)\b", code):
-        before = code[: match.start()].rstrip()
-        if before.endswith("return") or re.search(r"TORCH_\w*CHECK\w*\($", before):
-            continue
-        new = "false" if match.group() == "true" else "true"
-        add("other truth value", match.start(), match.end(), "(gpipe_mutant({}) != ", ")",
-            new + " in " + source_line(source, match.start()))
-    return nested(sorted(found.values(), key=lambda mutant: (mutant.start, -mutant.end, mutant.kind)))
+    def scopes(self):
+        """Left out objects that have an effect while they live."""
+        source, code, text = self.source, self.source.code, self.source.text
+        scope = r"^[ \t]*((?:const )?((?:\w+::)*\w*(?:Scope|Guard)) (\w+)\(([^;{}]*)\);)$"
+        for match in re.finditer(scope, code, re.M):
+            begin, end = match.start(1), match.end(1)
+            if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
+                continue
+            if re.search(r"\b{}\b".format(match.group(3)), code[end : code.find("\n}", end)]):
+                continue  # its name is used below, and would then have another type
+            declared = "std::optional<{}> {}; if (!gpipe_mutant({{}})) {}.emplace({});".format(
+                match.group(2), match.group(3), match.group(3),
+                verbatim(" ".join(text[match.start(4) : match.end(4)].split())))  # adds no line
+            for key in [key for key in self.found if begin <= key[0] and key[1] <= end]:
+                del self.found[key]  # without the scope, its arguments have no effect
+            self.add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
+            source.excluded[begin:end] = b"\1" * (end - begin)
+
+    def arguments(self):
+        """Other truth values as arguments."""
+        source, code = self.source, self.source.code
+        for match in re.finditer(r"\b(true|false)\b", code):
+            before = code[: match.start()].rstrip()
+            if before.endswith("return") or re.search(r"TORCH_\w*CHECK\w*\($", before):
+                continue
+            new = "false" if match.group() == "true" else "true"
+            self.add("other truth value", match.start(), match.end(), "(gpipe_mutant({}) != ", ")",
+                new + " in " + source_line(source, match.start()))
+
+
+def find_mutants(file, text):
+    """The mutants of one file, not numbered."""
+    finder = Finder(file, text)
+    finder.conditions()
+    finder.operators()
+    finder.copies()
+    finder.statements()
+    finder.scopes()  # the last but one: it takes out what was found within a scope
+    finder.arguments()
+    return nested(sorted(finder.found.values(), key=lambda mutant: (mutant.start, -mutant.end, mutant.kind)))
 
 
 def verbatim(code):

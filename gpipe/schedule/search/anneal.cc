@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 namespace gpipe::internal {
@@ -120,6 +121,35 @@ bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   return true;
 }
 
+struct Place {
+  size_t worker;
+  size_t index;
+};
+
+// Draws where the next change begins. None: the worker that was drawn has no token.
+std::optional<Place> draw_place(const std::vector<Timing::Place>& path, const Order& order,
+                                Draws* draws) {
+  if (draws->part() < kCritical && !path.empty()) {
+    const Timing::Place place = path[static_cast<size_t>(draws->below(path.size()))];
+    return Place{static_cast<size_t>(place.worker), static_cast<size_t>(place.index)};
+  }
+  const auto worker = static_cast<size_t>(draws->below(order.size()));
+  if (order[worker].empty()) return std::nullopt;
+  return Place{worker, static_cast<size_t>(draws->below(order[worker].size()))};
+}
+
+// Changes the tokens at the place in a way that is drawn. Returns whether there is a change.
+bool change(WorkerOrder* tokens, size_t index, bool joins, bool by_exchange,
+            const Workload& workload, Draws* draws) {
+  const size_t far = 1 + static_cast<size_t>(draws->below(kFarthest));
+  const bool earlier = draws->next() >> 40 & 1;
+  const bool several = draws->part() < kSeveral;
+  if (joins && draws->part() < kJoin) return join_or_split(tokens, index, far);
+  if (by_exchange && draws->part() < kExchange) return exchange(tokens, index, earlier);
+  const int32_t count = several ? 2 + draws->below(static_cast<size_t>(workload.micro_batches)) : 1;
+  return move_tokens(tokens, index, far, count, earlier);
+}
+
 }  // namespace
 
 bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order) {
@@ -196,35 +226,15 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     }
     const double part = static_cast<double>(done) / static_cast<double>(annealing.budget);
     const double heat = unit * annealing.hot * std::pow(annealing.cold / annealing.hot, part);
-    size_t worker = 0;
-    size_t index = 0;
-    if (draws.part() < kCritical && !path.empty()) {
-      const Timing::Place place = path[static_cast<size_t>(draws.below(path.size()))];
-      worker = static_cast<size_t>(place.worker);
-      index = static_cast<size_t>(place.index);
-    } else {
-      worker = static_cast<size_t>(draws.below(current.size()));
-      if (current[worker].empty()) {
-        timing->count(1);
-        continue;
-      }
-      index = static_cast<size_t>(draws.below(current[worker].size()));
+    const std::optional<Place> place = draw_place(path, current, &draws);
+    if (!place) {
+      timing->count(1);
+      continue;
     }
+    const size_t worker = place->worker;
     WorkerOrder& tokens = current[worker];
     kept = tokens;
-    const size_t far = 1 + static_cast<size_t>(draws.below(kFarthest));
-    const bool earlier = draws.next() >> 40 & 1;
-    const bool several = draws.part() < kSeveral;
-    bool moved = false;
-    if (joins && draws.part() < kJoin) {
-      moved = join_or_split(&tokens, index, far);
-    } else if (by_exchange && draws.part() < kExchange) {
-      moved = exchange(&tokens, index, earlier);
-    } else {
-      const int32_t count =
-          several ? 2 + draws.below(static_cast<size_t>(workload.micro_batches)) : 1;
-      moved = move_tokens(&tokens, index, far, count, earlier);
-    }
+    const bool moved = change(&tokens, place->index, joins, by_exchange, workload, &draws);
     timing->count(look_work(tokens.size()) + (in_vain >= kInVain ? kMoveInVain : 0));
     in_vain = std::min(in_vain + 1, kInVain);
     if (!moved) continue;

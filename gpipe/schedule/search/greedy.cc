@@ -15,6 +15,11 @@ constexpr double kSame = 1e-9;
 // The number of decisions between two calls of `stop`.
 constexpr int64_t kAskEvery = 1024;
 
+// Moves an index in a given sequence past weight gradients, which are ignored there.
+void skip_weights(const WorkerOrder& tokens, size_t* next) {
+  while (*next < tokens.size() && kind_of(tokens[*next]) == ActionKind::kWeightGradient) ++*next;
+}
+
 // The work of a decision, in units of an action of Timing::run(): decision_work() for a look at the
 // stages of the worker, and scan_work() for finding the next worker among all.
 int64_t decision_work(size_t stages) { return 2 + 2 * static_cast<int64_t>(stages); }
@@ -280,14 +285,9 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
   begin(rule);
   order->resize(now_.size());
   for (WorkerOrder& tokens : *order) tokens.clear();
-  // Moves next_index_ past weight gradients, because those of the given sequence are ignored.
-  const auto advance = [&](size_t worker) {
-    if (!kSequence) return;
-    const WorkerOrder& tokens = (*rule.sequence)[worker];
-    size_t& next = next_index_[worker];
-    while (next < tokens.size() && kind_of(tokens[next]) == ActionKind::kWeightGradient) ++next;
-  };
-  for (size_t worker = 0; worker < now_.size(); ++worker) advance(worker);
+  for (size_t worker = 0; kSequence && worker < now_.size(); ++worker) {
+    skip_weights((*rule.sequence)[worker], &next_index_[worker]);
+  }
   const int64_t scan = scan_work(now_.size());
   // The work of a worker's decision counts whenever something that the decision depends on has
   // changed. But most decisions are made only when it is the worker's turn.
@@ -354,7 +354,7 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
     (*order)[worker].push_back(token(choice.kind, choice.stage));
     if (choice.kind != ActionKind::kWeightGradient) {
       ++next_index_[worker];
-      advance(worker);
+      if (kSequence) skip_weights((*rule.sequence)[worker], &next_index_[worker]);
     }
   }
   return true;
