@@ -182,6 +182,7 @@ void add_machines(Rows* rows, const std::string& function,
   };
   number("bandwidth", [](auto* options, double v) { options->bandwidth = v; });
   number("latency", [](auto* options, double v) { options->latency = v; });
+  number("host_bandwidth", [](auto* options, double v) { options->host_bandwidth = v; });
   number("overhead", [](auto* options, double v) { options->overhead = v; });
   number("contention", [](auto* options, double v) { options->contention = v; });
   number("param_scale", [](auto* options, double v) { options->param_scale = v; });
@@ -233,6 +234,7 @@ Rows explanations() {
     for (const bool best : {false, true}) {
       try {
         if (best) best_balance(profile, 2, options);
+        if (best) offloaded_schedule(profile, {1, 2}, options);
         if (best) continue;
         const Explanation explanation = explain(profile, {1, 2}, options);
         to_text(explanation);
@@ -241,7 +243,7 @@ Rows explanations() {
       }
     }
   };
-  const std::string functions = "explain, best_balance, to_text and to_json";
+  const std::string functions = "explain, best_balance, offloaded_schedule, to_text and to_json";
   add_profiles(&rows, functions, [=](const Profile& profile) {
     ExplainOptions options;
     options.chunks = 4;
@@ -249,6 +251,11 @@ Rows explanations() {
   });
   add_machines(&rows, functions,
                [=](const ExplainOptions& options) { both(three_layers(), options); });
+  rows.push_back(numbers("offloaded_schedule", "more_time", [](double value) {
+    ExplainOptions options;
+    options.host_bandwidth = 1;
+    offloaded_schedule(three_layers(), {1, 2}, options, value);
+  }));
   rows.push_back(integers("explain", "balance", [](int64_t value) {
     explain(three_layers(), {1, value});
   }));

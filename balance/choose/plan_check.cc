@@ -15,6 +15,7 @@
 #include "balance/memory/caching_allocator.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/search/search_work.h"
 
 namespace gpipe::balance {
@@ -109,10 +110,12 @@ class Claims {
       return;
     }
     const int64_t devices = plan_.schedule.workers();
+    // The name does not say what goes to the host.
+    const Schedule table = without_offloads(plan_.schedule);
     try {
       const Schedule named = profiled_schedule(name, devices, plan_.schedule.stages() / devices,
                                                plan_.schedule.micro_batches(), profile_, machine_);
-      if (named == plan_.schedule) return;
+      if (named == table) return;
       if (is_searched(name) && named.placement() == plan_.schedule.placement()) {
         not_checked("schedule_name",
                     "a search made the table, and " + name + " finds another one here");
@@ -344,6 +347,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   proof.ascending = plan.schedule.verify(Sends::kBuffered).ascending;
   proof.deadlock_free = derived.deadlock_free;
   proof.step = derived.step;
+  proof.reload_wait = derived.reload_wait;
   const auto devices = static_cast<int64_t>(plan.devices.size());
   proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
   proof.live = std::move(derived.live);

@@ -22,7 +22,9 @@ struct PlanProof {
   bool deadlock_free = false;  // no deadlock if sends never wait, as the runtime's do not
   bool ascending = false;      // gradients are added up in the order of 1F1B: the same bits
   double step = 0;             // seconds; 0 if it deadlocks
-  double lower_bound = 0;      // step_lower_bound() for the plan's micro-batches
+  // seconds for which actions wait for what comes back from the host
+  double reload_wait = 0;
+  double lower_bound = 0;  // step_lower_bound() for the plan's micro-batches
   // [device] The most bytes that are live at a time, as the profile predicts and as the trace of
   // the memory plan shows (empty without a trace).
   std::vector<int64_t> live;

@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "balance/choose/plan_search.h"
+#include "balance/choose/profiled_schedule.h"
 #include "balance/step/explain.h"
+#include "balance/testing/irregular_profile.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/sequential.h"
 
@@ -242,8 +245,9 @@ TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
 }
 
 // The plan with the values that explain() predicts for it.
-PipelinePlan predicted(PipelinePlan plan, const Profile& profile) {
-  ExplainOptions options;
+PipelinePlan predicted(PipelinePlan plan, const Profile& profile,
+                       const ExplainOptions& machine = {}) {
+  ExplainOptions options = machine;
   options.chunks = plan.chunks;
   options.partition_checkpoints = plan.checkpoints;
   options.schedule = [&](int64_t, int64_t) { return plan.schedule; };
@@ -255,6 +259,85 @@ PipelinePlan predicted(PipelinePlan plan, const Profile& profile) {
     plan.devices.push_back({0, worker.memory, -1, worker.memory});
   }
   return plan;
+}
+
+// Stage 0 keeps 100 bytes, of which the other stage gets 50.
+TEST(PlanCheck, CopiesToTheHostAreCountedByHand) {
+  PipelinePlan plan = by_hand();
+  plan.schedule = Schedule::from_text(
+      "stages 2\nmicro_batches 2\n"
+      "worker 0: F0.0 F0.1 O0.1 B0.0 L0.1 B0.1\n"
+      "worker 1: F1.0 B1.0 F1.1 B1.1\n");
+  ExplainOptions machine;
+  machine.host_bandwidth = 50;  // O0.1 at 3 s, L0.1 from 6 s to 7 s
+  const PlanProof proof = check_plan(plan, two_layers(), kTwo, machine);
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_DOUBLE_EQ(proof.step, 9);
+  EXPECT_EQ(proof.reload_wait, 0);
+  EXPECT_THAT(proof.live, ElementsAre(2228, 178)) << "before the first goes";
+  machine.host_bandwidth = 25;  // O0.1 at 4 s, L0.1 from 6 s to 8 s
+  const PlanProof slower = check_plan(plan, two_layers(), kTwo, machine);
+  EXPECT_THAT(slower.problems, ElementsAre(HasSubstr("a step takes 10 s")));
+  EXPECT_DOUBLE_EQ(slower.reload_wait, 1);
+  // One stage, which gives nothing to others.
+  plan.rows = plan.chunks = 3;
+  plan.balance = {2};
+  plan.checkpoints = {Checkpoint::kNever};
+  plan.schedule_name = "search";
+  plan.schedule = Schedule::from_text(
+      "stages 1\nmicro_batches 3\nworker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n");
+  plan.devices.resize(1);
+  EXPECT_THAT(check_plan(plan, two_layers(), {1, 1, 1}, machine).live,
+              ElementsAre(2 * 20 + 2 + 7 + 3 * 1200 - 200));
+}
+
+TEST(PlanCheck, FindsOfOffloadsWhatExplainFinds) {
+  constexpr int64_t kMicroBatches = 6;
+  int64_t with = 0, waiting = 0;
+  for (const bool halves : {false, true}) {
+    const Profile profile = testing::irregular_profile(halves);
+    for (const std::string& name :
+         std::vector<std::string>{"1f1b", "fill-drain", "zb-h1", "interleaved"}) {
+      for (const Checkpoint mode :
+           {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+        for (const double more_time : {0.0, 0.25}) {
+          PipelinePlan plan;
+          plan.profiled_on = profile.device;
+          plan.rows = profile.batch_rows * kMicroBatches;
+          plan.chunks = kMicroBatches;
+          plan.balance = {2, 3, 1, 3};
+          plan.checkpoints.assign(4, mode);
+          plan.schedule_name = name;
+          ExplainOptions machine;
+          machine.host_bandwidth = 1000;
+          machine.bandwidth = 10'000;
+          ExplainOptions options = machine;
+          options.chunks = kMicroBatches;
+          options.checkpoint = mode;
+          options.schedule = [&](int64_t stages, int64_t micro_batches) {
+            const int64_t of_device = name == "interleaved" ? 2 : 1;
+            return profiled_schedule(name, stages / of_device, of_device, micro_batches, profile,
+                                     machine);
+          };
+          plan.schedule = offloaded_schedule(profile, plan.balance, options, more_time);
+          plan = predicted(std::move(plan), profile, machine);
+          SCOPED_TRACE(std::string(to_text(mode)) + "\n" + plan.schedule.to_text());
+          const PlanProof proof =
+              check_plan(plan, profile, std::vector<double>(kMicroBatches, 1.0), machine);
+          EXPECT_THAT(proof.problems, IsEmpty());
+          options.schedule = [&](int64_t, int64_t) { return plan.schedule; };
+          EXPECT_NEAR(proof.reload_wait, explain(profile, plan.balance, options).reload_wait, 1e-9);
+          if (more_time == 0) {
+            EXPECT_NEAR(proof.reload_wait, 0, 1e-9);
+          }
+          if (plan.schedule != without_offloads(plan.schedule)) ++with;
+          if (proof.reload_wait > 1e-9) ++waiting;
+        }
+      }
+    }
+  }
+  EXPECT_GT(with, 10);
+  EXPECT_GT(waiting, 0);
 }
 
 TEST(PlanCheck, HalvesOfSomeLayersOnly) {
@@ -333,6 +416,7 @@ TEST(PlanCheck, AMachineOutOfRangeIsRefused) {
            {"cores is -1", [](ExplainOptions& m) { m.cores = -1; }},
            {"bandwidth is -1", [](ExplainOptions& m) { m.bandwidth = -1; }},
            {"latency is -1", [](ExplainOptions& m) { m.latency = -1; }},
+           {"host_bandwidth is -1", [](ExplainOptions& m) { m.host_bandwidth = -1; }},
            {"overhead is -1", [](ExplainOptions& m) { m.overhead = -1; }},
            {"contention is 0.5", [](ExplainOptions& m) { m.contention = 0.5; }}}) {
     ExplainOptions machine;
@@ -357,6 +441,13 @@ TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {
   problem.machine = machine;
   problem.progress = [](const std::string&) { FAIL() << "the search has begun"; };
   EXPECT_THAT([&] { search_plan(problem); }, refused);
+  machine = {};
+  machine.host_bandwidth = 1e-307;
+  EXPECT_THAT(
+      [&] {
+        explain(two_layers(), {1, 1}, machine);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("a host_bandwidth of 1e-307")));
 }
 
 TEST(PlanCheck, NothingIsBelowTheLowerBound) {

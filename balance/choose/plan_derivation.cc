@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@ struct Stage {
   double state = 0;    // bytes of parameters, of what the optimizer keeps for them, and of buffers
   double workspace = 0;
   double arrives = 0;  // bytes that arrive for a micro-batch
+  double leaves = 0;   // bytes that other stages get of a micro-batch
   double kept = 0;     // bytes of activations of a micro-batch
   double waits = 0;    // bytes kept between the halves of a backward
 };
@@ -86,10 +88,12 @@ class Derivation {
       }
       const int64_t before = s == 0 ? profile.input : profile.layers[stage.first - 1].output;
       stage.arrives = static_cast<double>(before);
+      if (s + 1 < stages_.size()) stage.leaves = output(s);
       for (const SkipProfile& skip : profile.skips) {
-        if (stage_of(skip.to) == s && stage_of(skip.from) != s) {
-          stage.arrives += static_cast<double>(skip.bytes);
-        }
+        const auto bytes = static_cast<double>(skip.bytes);
+        const bool stays = stage_of(skip.to) == stage_of(skip.from);
+        if (!stays && stage_of(skip.to) == s) stage.arrives += bytes;
+        if (!stays && stage_of(skip.from) == s) stage.leaves += bytes;
       }
       if (measured && s == 0) {
         stage.inputs = 0;
@@ -98,6 +102,7 @@ class Derivation {
       if (!measured || s == 0) stage.waits = stage.arrives + stage.kept;
     }
     find_recomputed();
+    find_moved();
   }
 
   // Runs the workers' lists of actions; returns false if they deadlock.
@@ -123,6 +128,14 @@ class Derivation {
       for (size_t w = 0; w < table.size(); ++w) {
         while (next[w] < table[w].size()) {
           const Action& action = table[w][next[w]];
+          if (!computes(action.kind)) {
+            const double end = move(action, w, free[w]);
+            spans_.push_back({free[w], end});
+            free[w] = end;
+            ++next[w];
+            going = true;
+            continue;
+          }
           const auto s = static_cast<size_t>(action.stage);
           const int32_t m = action.micro_batch;
           const bool is_forward = action.kind == ActionKind::kForward;
@@ -148,7 +161,9 @@ class Derivation {
           if (!is_forward && forward_end[cell(s, m)] < 0) ready = false;
           if (is_weights && backward_end[cell(s, m)] < 0) ready = false;
           if (!ready) break;
+          start = after_reload(action, start);
           const double end = start + cost(action);
+          note_copy(w, next[w], end);
           if (is_forward) forward_end[cell(s, m)] = end;
           if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
           spans_.push_back({start, end});  // also an empty span, as the step may end with it
@@ -187,8 +202,9 @@ class Derivation {
 
   // The most bytes that the worker's device holds at a time.
   int64_t live(size_t worker) const {
-    std::map<std::pair<int32_t, int32_t>, double> held;  // stage, micro-batch
-    double sum = 0;                                      // sum of `held`
+    std::map<Cell, double> held;
+    std::map<Cell, Action> parts;  // the last part of each cell
+    double sum = 0;                // sum of `held`, without what is on the host
     double fixed = 0;
     double workspace = 0;
     double most = 0;
@@ -206,6 +222,9 @@ class Derivation {
         cell = bytes;
       };
       workspace = std::max(workspace, rows * stage.workspace);
+      if (!moved_.empty() && computes(action.kind)) {
+        parts[{action.stage, action.micro_batch}] = action;
+      }
       switch (action.kind) {
         case ActionKind::kForward:
           hold(rows * (stage.arrives + (again ? 0.0 : stage.kept)));
@@ -224,14 +243,80 @@ class Derivation {
           hold(0);
           break;
         case ActionKind::kOffload:
-        case ActionKind::kReload:
-          break;  // no plan has them
+        case ActionKind::kReload: {
+          const double moves = goes(parts[{action.stage, action.micro_batch}]);
+          sum += action.kind == ActionKind::kOffload ? -moves : moves;
+          note(0);
+          break;
+        }
       }
     }
     return std::llround(fixed + workspace + most);
   }
 
+  double reload_wait() const { return reload_wait_; }
+
  private:
+  using Cell = std::pair<int32_t, int32_t>;  // stage, micro-batch
+
+  // The bytes of a cell that an offload behind its part takes: what the part's operators made, but
+  // not what other stages got; of a cell that recomputes, what other stages sent.
+  double goes(const Action& part) const {
+    const Stage& stage = stages_[static_cast<size_t>(part.stage)];
+    double bytes = 0;
+    if (part.kind == ActionKind::kInputGradient) {
+      bytes = stage.waits - stage.arrives - stage.leaves;
+    } else if (!recomputed(part)) {
+      bytes = stage.kept - stage.leaves;
+    } else if (part.stage > 0) {
+      bytes = stage.arrives;
+    }
+    return size(part.micro_batch) * std::max(bytes, 0.0);
+  }
+  double copy(const Action& part) const {
+    return machine_.host_bandwidth > 0 ? goes(part) / machine_.host_bandwidth : 0.0;
+  }
+
+  // Finds the parts behind which a cell's memory goes.
+  void find_moved() {
+    const auto& table = plan_.schedule.table();
+    for (size_t w = 0; w < table.size(); ++w) {
+      std::map<Cell, size_t> parts;
+      for (size_t k = 0; k < table[w].size(); ++k) {
+        const Action& action = table[w][k];
+        const Cell cell = {action.stage, action.micro_batch};
+        if (action.kind == ActionKind::kOffload) moved_.insert({w, parts.at(cell)});
+        if (computes(action.kind)) parts[cell] = k;
+      }
+    }
+    out_free_.assign(table.size(), 0);
+    back_free_.assign(table.size(), 0);
+  }
+
+  // When an offload or a reload that begins at `start` has ended for its worker.
+  double move(const Action& action, size_t w, double start) {
+    Copies& copies = copies_[{action.stage, action.micro_batch}];
+    if (action.kind == ActionKind::kOffload) return std::max(start, copies.out);
+    back_free_[w] = std::max(back_free_[w], start) + copies.seconds;
+    copies.back = back_free_[w];
+    return start;
+  }
+  // When a part begins that could at `start`, but for what it needs of the host.
+  double after_reload(const Action& part, double start) {
+    if (moved_.empty()) return start;
+    const double back = std::exchange(copies_[{part.stage, part.micro_batch}].back, 0.0);
+    reload_wait_ += std::max(back - start, 0.0);
+    return std::max(start, back);
+  }
+  // Notes the copy to the host behind the worker's part number k, if its memory goes.
+  void note_copy(size_t w, size_t k, double end) {
+    if (moved_.count({w, k}) == 0) return;
+    const Action& part = plan_.schedule.table()[w][k];
+    Copies& copies = copies_[{part.stage, part.micro_batch}];
+    copies.seconds = copy(part);
+    copies.out = out_free_[w] = std::max(out_free_[w], end) + copies.seconds;
+  }
+
   size_t stage_of(int64_t layer) const {
     size_t s = 0;
     while (static_cast<size_t>(layer) >= stages_[s].past) ++s;
@@ -255,8 +340,15 @@ class Derivation {
         const Action& action = actions[k];
         if (action.kind != ActionKind::kForward) continue;
         const auto s = static_cast<size_t>(action.stage);
-        const bool at_once = k + 1 < actions.size() && actions[k + 1].stage == action.stage &&
-                             actions[k + 1].micro_batch == action.micro_batch;
+        size_t next = k + 1;  // what moves other cells' memory does not count
+        while (next < actions.size() && !computes(actions[next].kind) &&
+               Cell(actions[next].stage, actions[next].micro_batch) !=
+                   Cell(action.stage, action.micro_batch)) {
+          ++next;
+        }
+        const bool at_once = next < actions.size() && computes(actions[next].kind) &&
+                             actions[next].stage == action.stage &&
+                             actions[next].micro_batch == action.micro_batch;
         const Checkpoint mode = plan_.checkpoints[s];
         recomputed_[s][static_cast<size_t>(action.micro_batch)] =
             mode == Checkpoint::kAlways || (mode == Checkpoint::kExceptLast && !at_once);
@@ -298,6 +390,17 @@ class Derivation {
   std::vector<Stage> stages_;
   std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
   std::vector<std::pair<double, double>> spans_;
+
+  // The copies of a cell that goes to the host.
+  struct Copies {
+    double seconds = 0;
+    double out = 0;   // when its memory is on the host
+    double back = 0;  // when it is back
+  };
+  std::set<std::pair<size_t, size_t>> moved_;  // worker, index of the part before an offload
+  std::map<Cell, Copies> copies_;
+  std::vector<double> out_free_, back_free_;  // [worker] when its link copies the next one
+  double reload_wait_ = 0;
 };
 
 }  // namespace
@@ -309,6 +412,7 @@ PlanDerivation derive_plan(const PipelinePlan& plan, const Profile& profile,
   PlanDerivation result;
   result.deadlock_free = derivation.run();
   result.step = result.deadlock_free ? derivation.step() : 0.0;
+  result.reload_wait = derivation.reload_wait();
   for (size_t d = 0; d < plan.devices.size(); ++d) result.live.push_back(derivation.live(d));
   return result;
 }

@@ -15,6 +15,7 @@ namespace gpipe::balance {
 struct PlanDerivation {
   bool deadlock_free = false;  // no deadlock if sends never wait, as the runtime's do not
   double step = 0;             // seconds; 0 if it deadlocks
+  double reload_wait = 0;      // seconds for which actions wait for what comes back from the host
   std::vector<int64_t> live;   // [worker] the most bytes that its device holds at a time
 };
 

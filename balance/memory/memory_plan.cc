@@ -21,6 +21,7 @@
 #include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/operators/gathering.h"
+#include "gpipe/schedule/offloads.h"
 #include "interception/allocations.h"
 #include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
@@ -120,6 +121,10 @@ class Planner {
     if (options_.schedule()) step_options.schedule(options_.schedule());
     const Schedule schedule =
         step_options.schedule_for(static_cast<int64_t>(devices_.size()), cut.micro_batches);
+    const bool offloads = schedule != without_offloads(schedule);
+    TORCH_CHECK_VALUE(!offloads || options_.device_type() != c10::kCPU,
+                      "the schedule has offloads, but the plan is for CPUs, whose memory is the "
+                      "host's; plan for CUDA devices, or give the schedule without_offloads()");
     MemoryRecorder recorder(c10::kMeta, schedule,
                             std::vector<int32_t>(devices_.begin(), devices_.end()));
     add_existing(recorder);
@@ -141,6 +146,7 @@ class Planner {
         plan_.uncertain.push_back(std::move(*never));
       }
     }
+    if (offloads) plan_.pinned = recorder.pinned();
     plan_.trace = recorder.finish();
     const std::vector<MemoryPeak> peaks = balance::peaks(plan_.trace);
     const std::vector<int64_t> reserved = peak_reserved(plan_.trace, options_.capacity());

@@ -59,7 +59,8 @@ struct MemoryPlanOptions {
   TORCH_ARG(std::vector<Checkpoint>, partition_checkpoints) = {};
   TORCH_ARG(bool, deferred_batch_norm) = false;
   TORCH_ARG(Ablation, ablation) = Ablation();
-  // As in StepOptions. Default: Schedule::one_f_one_b.
+  // As in StepOptions. Offloads are planned, too, with the pinned memory that they need. Default:
+  // Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
   // Makes the optimizer. Default: none, parameters are never updated.
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
@@ -101,6 +102,9 @@ struct MemoryPlan {
   std::vector<Uncertainty> uncertain;  // caused by operators that ran
   int64_t parameters = 0;              // number of elements in the whole model
   std::vector<DeviceMemory> devices;
+  // [stage] The bytes of pinned memory of the host that its offloads need. Empty: the schedule has
+  // no offloads.
+  std::vector<int64_t> pinned;
   int64_t capacity = 0;  // bytes of each device, as given; 0: no limit
   MemoryTrace trace;     // the trace of two steps
 
@@ -118,10 +122,10 @@ struct MemoryPlan {
 // The model stays on `meta`, without gradients. Few operators check types of values on meta: a plan
 // with targets of a wrong type is worthless.
 //
-// Throws c10::ValueError for a model with a tensor that is not on meta (the message names it), and
-// for whatever GPipe and step() refuse. Throws std::logic_error if another plan is being made.
-// Passes on what a layer throws, with the layer's place: c10::NotImplementedError for an operator
-// that cannot run on meta.
+// Throws c10::ValueError for a model with a tensor that is not on meta (the message names it), for
+// a schedule with offloads if the devices are CPUs, and for whatever GPipe and step() refuse.
+// Throws std::logic_error if another plan is being made. Passes on what a layer throws, with the
+// layer's place: c10::NotImplementedError for an operator that cannot run on meta.
 //
 // Example:
 //   torch::nn::Sequential model = [] { MetaScope meta; return models::unet(); }();

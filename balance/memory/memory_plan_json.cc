@@ -23,6 +23,7 @@ nlohmann::ordered_json as_json(const MemoryPlan& plan) {
   json["device_type"] = c10::DeviceTypeName(plan.device_type, /*lower_case=*/true);
   json["autocast"] = plan.autocast.empty() ? Json() : Json(plan.autocast);
   json["deferred_batch_norm"] = plan.deferred_batch_norm;
+  if (!plan.pinned.empty()) json["pinned_bytes"] = plan.pinned;
   json["uncertain"] = Json::array();
   for (const Uncertainty& each : plan.uncertain) {
     Json& item = json["uncertain"].emplace_back();

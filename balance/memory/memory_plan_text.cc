@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,17 @@ std::string layers_on(const MemoryPlan& plan, size_t device) {
 
 std::string device_text(const MemoryPlan& plan) {
   return plan.device_type == c10::kCPU ? "the CPU" : "CUDA devices";
+}
+
+// What the offloads need of the host.
+std::string pinned_text(const MemoryPlan& plan) {
+  const int64_t all = std::accumulate(plan.pinned.begin(), plan.pinned.end(), int64_t{0});
+  const text::MemoryUnit unit = text::memory_unit(all);
+  std::vector<std::string> stages;
+  for (const int64_t bytes : plan.pinned) stages.push_back(text::in_unit(bytes, unit));
+  return absl::StrCat("Offloads need ", text::in_unit(all, unit), " ", unit.name,
+                      " of the host's pinned memory (by stage: ", absl::StrJoin(stages, ", "),
+                      "), as blocks that LibTorch rounds up to powers of two.");
 }
 
 std::string with_separators(int64_t number) {
@@ -86,6 +99,7 @@ std::string to_text(const MemoryPlan& plan) {
   text += command::wrap(absl::StrCat("Planned for ", device_text(plan),
                                      training_terms(plan.autocast, plan.deferred_batch_norm), "."),
                         80, 0, 0);
+  if (!plan.pinned.empty()) text += command::wrap(pinned_text(plan), 80, 0, 0);
   for (const Uncertainty& each : plan.uncertain) {
     text += command::wrap("Uncertain by " + each.operators + ": " +
                               (each.range ? absl::StrFormat("real steps took %.2f to %.2f of it",

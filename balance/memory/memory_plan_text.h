@@ -15,7 +15,8 @@ std::string to_text(const MemoryPlan& plan);
 
 // Prints a JSON object, in bytes: "parameters" (their number), "total_bytes",
 // "total_reserved_bytes" (null if a device runs out of memory), and "devices", each an object with
-// the device's numbers and their parts. "device_type" and "uncertain" are as in the text.
+// the device's numbers and their parts. "pinned_bytes": for each stage, if the schedule has
+// offloads. "device_type" and "uncertain" are as in the text.
 std::string to_json(const MemoryPlan& plan);
 
 // Draws what each device holds in the second step, by use, as an SVG picture with `title` above it.

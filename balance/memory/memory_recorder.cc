@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/schedule/simulate.h"
+#include "meta/meta_devices.h"
 
 namespace gpipe::balance {
 namespace {
@@ -49,6 +50,7 @@ MemoryRecorder::MemoryRecorder(c10::DeviceType type, const Schedule& schedule,
       device_of_stage_(std::move(device_of_stage)),
       devices_(1 + *std::max_element(device_of_stage_.begin(), device_of_stage_.end())),
       actions_(in_order(schedule)),
+      pinned_(device_of_stage_.size()),
       number_(next_number()) {
   for (size_t k = 0; k < actions_.size(); ++k) order_[actions_[k]] = static_cast<int32_t>(k);
   turns_.push_back({});
@@ -95,6 +97,11 @@ bool MemoryRecorder::is_mine() const { return doing.recorder == number_; }
 void MemoryRecorder::on_allocate(uint64_t id, c10::Device device, int64_t bytes) {
   if (device.type() != type_ || !is_mine()) return;
   const int32_t number = type_ == c10::kMeta ? device.index() : 0;
+  if (type_ == c10::kMeta && number >= kMostMetaDevices) {  // pinned memory, see stage_offloads.cc
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pinned_[static_cast<size_t>(turns_[doing.turn].action.stage)] += bytes;
+    return;
+  }
   if (number < 0 || number >= devices_) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto k = static_cast<int32_t>(blocks_.size());
@@ -133,10 +140,17 @@ MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& tu
       break;
   }
   if (block.copied) return MemoryUse::kReceived;
-  if (turn.action.kind == ActionKind::kForward) return MemoryUse::kActivations;
+  if (turn.action.kind == ActionKind::kForward || turn.action.kind == ActionKind::kReload) {
+    return MemoryUse::kActivations;
+  }
   // A parameter's gradient outlives the actions of its step; other blocks of a backward do not.
   const bool outlives = block.freed_turn < 0 || turns[block.freed_turn].kind != Turn::Kind::kAction;
   return outlives ? MemoryUse::kGradients : MemoryUse::kWorkspace;
+}
+
+std::vector<int64_t> MemoryRecorder::pinned() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return pinned_;
 }
 
 MemoryTrace MemoryRecorder::finish() {

@@ -44,6 +44,9 @@ class MemoryRecorder final : public internal::AllocationObserver {
   // A callback for the step's StepOptions::on_event.
   void on_event(const Event& event);
 
+  // [stage] The bytes of pinned memory of the host that its offloads have taken so far.
+  std::vector<int64_t> pinned() const;
+
   void on_allocate(uint64_t id, c10::Device device, int64_t bytes) override;
   void on_free(uint64_t id) override;
 
@@ -77,7 +80,8 @@ class MemoryRecorder final : public internal::AllocationObserver {
   std::unordered_map<Action, int32_t> order_;  // the place of an action in a step, from 0
   std::vector<Action> actions_;                // the actions in the order of order_
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::vector<int64_t> pinned_;  // [stage]
   std::vector<Turn> turns_;
   int32_t first_action_ = 0;                    // the turn of the first action of the current step
   std::atomic<size_t> ended_{0};                // the number of its actions that have ended

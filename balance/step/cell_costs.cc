@@ -1,5 +1,8 @@
 #include "balance/step/cell_costs.h"
 
+#include <algorithm>
+#include <cstdint>
+
 namespace gpipe::balance {
 
 double layer_seconds(const StageCosts& stage, ActionKind kind) {
@@ -52,13 +55,22 @@ CellMemory cell_memory(ActionKind kind, bool recomputed) {
       return {forwarded, kAll, kWaiting};
     case ActionKind::kWeightGradient:
       return {kWaiting, kWaiting, kNothing};
-    // What goes counts as held: between the halves of a backward less goes, and what the pipeline
-    // leaves on the device is not known here.
     case ActionKind::kOffload:
     case ActionKind::kReload:
       return {};
   }
   return {};
+}
+
+double offloaded_bytes(const StageCosts& stage, ActionKind after, bool recomputed) {
+  int64_t bytes = 0;
+  if (after == ActionKind::kInputGradient) {
+    bytes = stage.waiting - stage.received - stage.sent;
+  } else if (after == ActionKind::kForward) {
+    const bool from_caller = stage.layers.first == 0;
+    bytes = !recomputed ? stage.kept - stage.sent : from_caller ? 0 : stage.received;
+  }
+  return static_cast<double>(std::max<int64_t>(bytes, 0));
 }
 
 }  // namespace gpipe::balance

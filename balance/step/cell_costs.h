@@ -1,5 +1,5 @@
-// layer_seconds, cell_memory: the stage's times that an action takes, and the stage's bytes that a
-// cell holds before, during and after it.
+// layer_seconds, cell_memory, offloaded_bytes: the stage's times that an action takes, the stage's
+// bytes that a cell holds before, during and after it, and those that may go to the host.
 //
 // This is the only place that distinguishes kinds of actions for predictions of time and memory.
 // (balance/choose/plan_check.h repeats this on purpose, as a second opinion.)
@@ -36,8 +36,15 @@ struct CellMemory {
   HeldParts after;
 };
 
-// The memory of a cell. `recomputed`: its forward keeps nothing for its backward.
+// The memory of a cell. `recomputed`: its forward keeps nothing for its backward. Offloads and
+// reloads are for offloaded_bytes().
 CellMemory cell_memory(ActionKind kind, bool recomputed);
+
+// The bytes that an offload behind `after`, a forward or the first half of a backward, brings to
+// the host (docs/design/offload.md, "What goes"): what the cell's operators made, without what
+// other stages get; of a cell that recomputes its inputs, if they came from another stage. Where a
+// profile does not tell the two apart, it is the less.
+double offloaded_bytes(const StageCosts& stage, ActionKind after, bool recomputed);
 
 }  // namespace gpipe::balance
 

@@ -62,16 +62,22 @@ TEST(CellCosts, ARecomputedCellKeepsOnlyDuringItsBackward) {
   EXPECT_THAT(held(true, &CellMemory::after), ElementsAre(100, 0, 1, 0));
 }
 
-// Between the halves of a backward less moves than between a forward and its backward, and what
-// stays is not known. So what goes counts as held.
-TEST(CellCosts, WhatGoesToTheHostCountsAsHeld) {
-  for (const ActionKind kind : {ActionKind::kOffload, ActionKind::kReload}) {
-    for (const bool recomputed : {false, true}) {
-      const CellMemory memory = cell_memory(kind, recomputed);
-      EXPECT_EQ(memory.after.bytes(stage()), memory.before.bytes(stage()));
-      EXPECT_EQ(memory.during.bytes(stage()), memory.before.bytes(stage()));
-    }
-  }
+// The stage receives 100 bytes, keeps 10 and has 1 waiting; see stage().
+TEST(CellCosts, WhatGoesToTheHostIsWhatTheCellMade) {
+  StageCosts costs = stage();
+  costs.layers = {2, 3};
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 10);
+  costs.sent = 4;  // other stages get it
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 6);
+  costs.sent = 11;
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 0);
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/true), 100);
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kInputGradient, false), 0);
+  costs.waiting = 120;
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kInputGradient, false), 120 - 100 - 11);
+  costs.layers = {0, 1};
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/true), 0)
+      << "the caller's inputs";
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include "balance/step/step_model.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/follows_at_once.h"
+#include "gpipe/schedule/offloads.h"
+#include "gpipe/schedule/simulate.h"
 
 namespace gpipe::balance {
 namespace {
@@ -111,6 +113,7 @@ class Plan {
     machine_.bandwidth = options.bandwidth;
     machine_.latency = options.latency;
     machine_.overhead = options.overhead;
+    machine_.host_bandwidth = options.host_bandwidth;
   }
 
   int64_t partitions() const { return schedule_.stages(); }
@@ -270,6 +273,7 @@ void check_machine(const ExplainOptions& machine, const std::string& prefix) {
   }
   check_at_least("bandwidth", machine.bandwidth, 0);
   check_at_least("latency", machine.latency, 0);
+  check_at_least("host_bandwidth", machine.host_bandwidth, 0);
   check_at_least("overhead", machine.overhead, 0);
   check_at_least("contention", machine.contention, 1);
   check_at_least("param_scale", machine.param_scale, 0);
@@ -301,6 +305,19 @@ void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
   const double once = rows * work * slowest + sent +
                       micro_batches * (transfers * machine.latency + 4 * layers * machine.overhead);
   // A core is shared by at most as many workers as there are layers.
+  if (machine.host_bandwidth > 0) {
+    double moved = rows * static_cast<double>(profile.input);  // bytes to the host and back
+    for (const LayerProfile& layer : profile.layers) {
+      moved += 2 * rows * static_cast<double>(layer.kept + layer.output);
+    }
+    if (!(moved / machine.host_bandwidth <= kLongest)) {
+      throw std::invalid_argument(prefix +
+                                  "copies to the host are too long to be added up, with a "
+                                  "host_bandwidth of " +
+                                  text(machine.host_bandwidth) +
+                                  " bytes/s; give a faster link, or 0: copies take no time");
+    }
+  }
   if (once * layers * machine.contention <= kLongest) return;
   throw std::invalid_argument(
       prefix + "the times of a step are too long to be added up: layers take " + text(rows * work) +
@@ -311,16 +328,27 @@ void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
       "times");
 }
 
-Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
-                    const ExplainOptions& options) {
+namespace {
+
+Plan checked_plan(const Profile& profile, const std::vector<int64_t>& balance,
+                  const ExplainOptions& options) {
   check_profile(profile, "explain: the profile cannot have been measured: ");
   check_balance(balance, static_cast<int64_t>(profile.layers.size()));
   const auto partitions = static_cast<int64_t>(balance.size());
   check_options(options, partitions);
   check_finite(profile, options, "explain: ");
-  const Plan plan(profile, partitions, options);
+  return Plan(profile, partitions, options);
+}
+
+}  // namespace
+
+Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
+                    const ExplainOptions& options) {
+  const Plan plan = checked_plan(profile, balance, options);
+  const int64_t partitions = plan.partitions();
   const StepModel model = plan.model(balance);
-  const SharedRun run = model.run();
+  const Simulation simulation = model.simulate();
+  const SharedRun run = share_cores(simulation, model.machine.cores, model.machine.contention);
 
   Explanation result;
   result.device = profile.device;
@@ -330,6 +358,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   result.chunks = options.chunks;
   result.cores = options.cores;
   result.step = run.makespan;
+  for (const double wait : simulation.reload_waits) result.reload_wait += wait;
   std::vector<double> work;  // seconds of each partition in a step
   for (int64_t j = 0; j < partitions; ++j) {
     const StageCosts& stage = model.costs.front().stages[static_cast<size_t>(j)];
@@ -374,6 +403,14 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   }
   result.speed_up = result.step > 0 ? result.one_device / result.step : 0.0;
   return result;
+}
+
+Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
+                            const ExplainOptions& options, double more_time) {
+  const StepModel model = checked_plan(profile, balance, options).model(balance);
+  if (options.host_bandwidth == 0) return without_offloads(model.schedule);
+  return with_offloads(model.schedule, model.costs.front().routes, model.simulate_options(),
+                       more_time);
 }
 
 std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,

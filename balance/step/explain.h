@@ -36,6 +36,9 @@ struct ExplainOptions {
   // The link between any two partitions. A bandwidth of 0: transfers take only their latency.
   double bandwidth = 0;  // bytes per second
   double latency = 0;    // seconds per transfer
+  // The link between each device and the host, for schedules with offloads: bytes per second, in
+  // each direction. 0: their copies take no time.
+  double host_bandwidth = 0;
   // Seconds that every action takes in addition to its layers.
   double overhead = 0;
   // How many partitions can compute at the same time, for a machine with few cores. 0: all.
@@ -97,7 +100,8 @@ struct Explanation {
 
   int64_t binding = 0;  // the partition that is busy longest; the first one if there are several
   double step = 0;      // seconds of forwards and backwards of a mini-batch, without an optimizer
-  double bubble = 0;    // the mean share of the step in which partitions are idle, 0 .. 1
+  double reload_wait = 0;  // seconds for which actions wait for what comes back from the host
+  double bubble = 0;       // the mean share of the step in which partitions are idle, 0 .. 1
   // seconds of the same micro-batches one after another on the profile's device, without recomputes
   double one_device = 0;
   // one_device / step; 0 if the profile has no times.
@@ -131,6 +135,13 @@ std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t 
 // ranges, and for a schedule that has another size or cannot run.
 Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
                     const ExplainOptions& options = {});
+
+// The schedule of `options` with offloads that make the memory of its workers low, as
+// with_offloads() finds them (gpipe/schedule/offloads.h), by what explain() takes actions to cost
+// and cells to hold. With `more_time` 0 no action waits for a copy. Without host_bandwidth it is
+// the schedule without offloads. Throws as explain() and with_offloads() do.
+Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
+                            const ExplainOptions& options, double more_time = 0.0);
 
 // Searches the cut with the shortest predicted step. The search starts from the most even cuts of
 // partition() and moves to neighboring cuts while one is faster. Unlike partition() it takes into

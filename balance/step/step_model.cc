@@ -93,6 +93,19 @@ class ActionSeconds {
   std::vector<double> held_shares_;  // [stage]; empty: not needed
 };
 
+// The last part of the cell before the move with this index.
+const Action& part_before(const std::vector<Action>& actions, size_t move) {
+  const Action& moved = actions[move];
+  for (size_t k = move; k-- > 0;) {
+    const Action& action = actions[k];
+    if (computes(action.kind) && action.stage == moved.stage &&
+        action.micro_batch == moved.micro_batch) {
+      return action;
+    }
+  }
+  throw std::invalid_argument(moved.to_text() + " moves what no action before it has made");
+}
+
 // The memory held by all stages of the worker, or by one of them.
 StepMemory memory_of(const StepModel& model, int64_t worker, std::optional<int64_t> stage,
                      double param_scale) {
@@ -100,8 +113,16 @@ StepMemory memory_of(const StepModel& model, int64_t worker, std::optional<int64
   result.param_scale = param_scale;
   double held = 0;
   std::vector<bool> seen(static_cast<size_t>(model.schedule.stages()));
-  for (const Action& action : model.schedule.actions(worker)) {
+  const std::vector<Action>& actions = model.schedule.actions(worker);
+  for (size_t k = 0; k < actions.size(); ++k) {
+    const Action& action = actions[k];
     if (stage && action.stage != *stage) continue;
+    if (!computes(action.kind)) {
+      const double bytes = model.offloaded(part_before(actions, k));
+      held += action.kind == ActionKind::kOffload ? -bytes : bytes;
+      result.held = std::max(result.held, held);
+      continue;
+    }
     const StageCosts& costs = model.stage(action);
     const auto j = static_cast<size_t>(action.stage);
     if (!seen[j]) {
@@ -175,7 +196,11 @@ double StepModel::copy_seconds(RouteId route, const Action& action) const {
   return machine.seconds(micro_batch.size * static_cast<double>(bytes));
 }
 
-Simulation StepModel::simulate() const {
+double StepModel::offloaded(const Action& after) const {
+  return size(after) * offloaded_bytes(stage(after), after.kind, is_recomputed(after));
+}
+
+SimulateOptions StepModel::simulate_options() const {
   SimulateOptions options;
   options.action = ActionSeconds(*this);
   if (copy_streams && (machine.bandwidth > 0 || machine.latency > 0)) {
@@ -183,7 +208,15 @@ Simulation StepModel::simulate() const {
       return copy_seconds(transfer.route, transfer.producer);
     };
   }
-  return gpipe::simulate(schedule, costs.front().routes, options);
+  if (machine.host_bandwidth > 0) {
+    options.offload.bytes = [this](const Action& after) { return offloaded(after); };
+    options.offload.to_host = options.offload.to_device = machine.host_bandwidth;
+  }
+  return options;
+}
+
+Simulation StepModel::simulate() const {
+  return gpipe::simulate(schedule, costs.front().routes, simulate_options());
 }
 
 SharedRun StepModel::run() const {

@@ -28,6 +28,9 @@ struct Machine {
   double bandwidth = 0;  // bytes per second
   double latency = 0;    // seconds per transfer
   double overhead = 0;   // seconds of every action in addition to its layers
+  // Bytes per second between a device and the host, in each direction, for offloads. 0: their
+  // copies take no time.
+  double host_bandwidth = 0;
   // Seconds for each byte that a cell keeps for its backward while all micro-batches are held, as
   // the memory is touched for the first time. With fewer micro-batches held it is less, and with
   // one it is 0.
@@ -91,6 +94,12 @@ struct StepModel {
   // Seconds to copy the action's micro-batch over the route.
   double copy_seconds(RouteId route, const Action& action) const;
 
+  // The bytes that an offload behind `after`, a forward or the first half of a backward, brings to
+  // the host.
+  double offloaded(const Action& after) const;
+
+  // The costs of simulate() and of with_offloads(). Requirements: the model outlives them.
+  SimulateOptions simulate_options() const;
   // Simulates all workers at the same time. Throws as gpipe::simulate() does.
   Simulation simulate() const;
   // The simulation on the machine's cores.

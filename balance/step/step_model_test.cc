@@ -188,6 +188,24 @@ TEST(StepModel, BetweenTheHalvesOfABackwardOnlyWhatWaitsIsHeld) {
       << "what waits for W may be more than the activations";
 }
 
+// A cell keeps 10 bytes and 1 of its input, which stays.
+TEST(StepModel, WhatIsOnTheHostIsNotHeldAndItsCopiesTakeTime) {
+  StepModel offloads =
+      model(Schedule::from_text("stages 1\nmicro_batches 3\n"
+                                "worker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n"));
+  EXPECT_EQ(offloads.stage_memory(0, 1).held, 3 * 11 - 10);
+  EXPECT_EQ(step(offloads), 9);
+  offloads.machine.host_bandwidth = 10;  // a copy takes 1 s
+  EXPECT_EQ(step(offloads), 9);
+  EXPECT_THAT(offloads.simulate().reload_waits, ElementsAre(0));
+  offloads.machine.host_bandwidth = 2.5;
+  EXPECT_EQ(step(offloads), 14) << "O0.0 waits from 2 s to 5 s, B0.0 from 10 s to 12 s";
+  EXPECT_THAT(offloads.simulate().reload_waits, ElementsAre(2));
+  offloads.micro_batches[0].size = 2;
+  EXPECT_EQ(offloads.offloaded({ActionKind::kForward, 0, 0}), 20);
+  EXPECT_EQ(offloads.stage_memory(0, 1).held, 2 * 11 + 11) << "before it goes";
+}
+
 TEST(StepModel, BytesThatOverflowAreRefused) {
   StepModel large = model(Schedule::gpipe(1, 1));
   large.costs[0].stages[0].parameters = int64_t{1} << 50;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
@@ -20,6 +21,11 @@ namespace {
 
 constexpr bool kAtOnce = true;  // the argument `non_blocking` of copies from and to pinned memory
 
+// On meta nothing is copied, but all memory is given up and taken, so that a plan counts what a run
+// takes. What would be pinned memory is on the meta device with this index. No stage is there: it
+// is the first number above meta/meta_devices.h's.
+constexpr c10::DeviceIndex kPinnedOnMeta = 127;
+
 // A block of pinned memory is used for at most so much less than it has.
 constexpr size_t kMostWaste = 2;
 
@@ -33,6 +39,11 @@ c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
   const c10::Allocator* const own = storage.allocator();
   return own != nullptr ? const_cast<c10::Allocator*>(own)
                         : c10::GetAllocator(storage.device_type());
+}
+
+// What differs from one block of memory to another: its address. A block on meta has none.
+const void* place_of(const c10::StorageImpl& storage) {
+  return storage.device_type() == c10::kMeta ? storage.data_ptr().get_context() : storage.data();
 }
 
 // Grows with each change that one of them counts.
@@ -99,7 +110,8 @@ std::unique_ptr<MadeMemory::Scope> StageOffloads::note(int64_t micro_batch) {
 
 bool StageOffloads::may_go(const c10::StorageImpl& storage) const {
   if (storage.device() != device_ || storage.throw_on_immutable_data_ptr()) return false;
-  if (storage.nbytes() < kLeastBytes || storage.data() == nullptr) return false;
+  if (storage.nbytes() < kLeastBytes || place_of(storage) == nullptr) return false;
+  if (device_.is_meta()) return true;
   // Memory that its allocator has not given, such as another storage's, is not its own.
   const c10::DeleterFnPtr deleter = allocator_of(storage)->raw_deleter();
   return deleter != nullptr && storage.data_ptr().get_deleter() == deleter;
@@ -107,8 +119,8 @@ bool StageOffloads::may_go(const c10::StorageImpl& storage) const {
 
 bool StageOffloads::is_unchanged(const Moving& moving) const {
   const c10::StorageImpl& storage = *moving.storage;
-  return may_go(storage) && storage.nbytes() == moving.size && storage.data() == moving.address &&
-         sum_of(moving.counters) == moving.changes;
+  return may_go(storage) && storage.nbytes() == moving.size &&
+         place_of(storage) == moving.address && sum_of(moving.counters) == moving.changes;
 }
 
 at::Tensor StageOffloads::bytes_of(const StoragePtr& storage, size_t size) const {
@@ -125,9 +137,12 @@ StageOffloads::Block StageOffloads::take_block(size_t size) {
     return block;
   }
   pinned_bytes_ += size;
-  return {at::empty({static_cast<int64_t>(size)},
-                    at::TensorOptions().dtype(at::kByte).pinned_memory(true)),
-          nullptr};
+  const auto bytes = static_cast<int64_t>(size);
+  if (device_.is_meta()) {
+    const c10::DeviceGuard guard(c10::Device(c10::kMeta, kPinnedOnMeta));
+    return {at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(c10::kMeta)), nullptr};
+  }
+  return {at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)), nullptr};
 }
 
 void StageOffloads::give_back(Block block) {
@@ -158,7 +173,7 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
     if (!may_go(*made.storage) || !not_these.insert(made.storage.get()).second) return;
     Moving each;
     each.size = made.storage->nbytes();
-    each.address = made.storage->data();
+    each.address = place_of(*made.storage);
     each.changes = sum_of(made.changes);
     each.storage = std::move(made.storage);
     each.counters = std::move(made.changes);
@@ -183,6 +198,7 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   // Failing below, end_run() makes the stage's stream wait for the copies that have begun.
   for (const Moving& each : cell.moving) {
     if (each.block.read != nullptr) wait_for_event(*each.block.read, to_host_);
+    if (device_.is_meta()) continue;
     each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size))
         .copy_(bytes_of(each.storage, each.size), kAtOnce);
   }
@@ -218,7 +234,7 @@ void StageOffloads::reload(int64_t micro_batch) {
   follow(to_device_, *stage_);
   const StreamScope scope(to_device_);
   for (const Moving& each : cell.moving) {
-    if (!each.memory) continue;
+    if (!each.memory || device_.is_meta()) continue;
     bytes_of(each.memory, each.size)
         .copy_(each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size)), kAtOnce);
   }

@@ -102,8 +102,7 @@ void Pipeline::check_offloads(const Schedule& schedule) const {
           "layers (GPipeOptions::graphs) in memory that must stay where it is; make a "
           "pipeline without graphs, or give the schedule without_offloads()");
       TORCH_CHECK_VALUE(
-          action.stage >= stages() ||
-              !(devices_[action.stage].is_cpu() || devices_[action.stage].is_meta()),
+          action.stage >= stages() || !devices_[action.stage].is_cpu(),
           "the schedule has offloads of stage ", action.stage, ", whose device is ",
           devices_[action.stage],
           ": they bring memory of an accelerator to the host, and need one; give the schedule "
