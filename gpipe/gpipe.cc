@@ -13,7 +13,6 @@
 
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
-#include "gpipe/internal/call/bridge.h"
 #include "gpipe/internal/call/caller_modes.h"
 #include "gpipe/internal/call/model_checks.h"
 #include "gpipe/internal/call/own_memory.h"
@@ -37,14 +36,6 @@ using internal::ValueKind;
 
 std::string GPipeImpl::call_name(const char* what) const {
   return what + (" of pipeline " + std::to_string(number_));
-}
-
-// No process goes on while another one may still fail, because the processes would then no longer
-// make the same calls.
-void GPipeImpl::end_together(const char* what) const {
-  if (processes() == nullptr) return;
-  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
-                               pipeline_->late_registrations());
 }
 
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
@@ -127,59 +118,6 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   }
   pass->plan.defer_batch_norm = deferred_batch_norm_;
   return pass;
-}
-
-torch::Tensor GPipeImpl::forward(torch::Tensor input) {
-  const bool needed = pipeline_ == nullptr || pipeline_->has_first_stage();
-  TORCH_CHECK_VALUE(!needed || input.defined() || processes() != nullptr,
-                    "forward was given an undefined tensor; give one whose dimension 0 is the "
-                    "mini-batch");
-  Tensors outputs =
-      forward_all(input.defined() ? Tensors{std::move(input)} : Tensors(), /*one_output=*/true);
-  return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
-}
-
-Tensors GPipeImpl::forward(Tensors inputs) { return forward_all(inputs, /*one_output=*/false); }
-
-Tensors GPipeImpl::forward_all(const Tensors& inputs, bool one_output) {
-  internal::check_not_inside();
-  TORCH_CHECK_VALUE(!inputs.empty() || processes() != nullptr,
-                    "forward was given no input tensor; give at least one");
-  if (!pipeline_) return inputs;
-  const internal::WorkScope work;
-  // A layer that calls exit() may destroy this module (if it is a static object, say). This pointer
-  // keeps the pipeline alive, which is still running.
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
-  return internal::in_call(processes(), [&] { return run_forward(inputs, one_output); });
-}
-
-Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
-  const bool record = c10::GradMode::is_enabled();
-  TORCH_CHECK_VALUE(!record || processes() == nullptr,
-                    "forward over several processes records no gradients: autograd's graph ends "
-                    "with its process. Train with step(), which takes the loss function, and call "
-                    "forward under torch::NoGradGuard");
-  std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
-  {
-    const internal::ReseedWatch watch;
-    pipeline_->run_forward(*pass);
-  }
-  Tensors outputs = outputs_of(*pass, inputs);
-  const bool some = pipeline_->has_last_stage() && pass->micro_batches() > 0;
-  TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
-                    " values; call forward with a std::vector<Tensor> to get them all");
-  end_together("forward");
-  pipeline_->ties().note_shared();
-  if (!pipeline_->has_last_stage()) return {};
-  std::vector<bool> needs_grad(outputs.size(), false);
-  bool any = false;
-  for (const Packet& packet : pass->outputs) {
-    for (size_t n = 0; n < outputs.size(); ++n) {
-      if (packet.items[n].needs_grad) needs_grad[n] = any = true;
-    }
-  }
-  if (any) internal::attach_bridge(pipeline_, std::move(pass), inputs, outputs, needs_grad);
-  return outputs;
 }
 
 std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Tensors& targets,
@@ -276,7 +214,9 @@ StepResult GPipeImpl::step(Tensors inputs, Tensors targets, const LossFn& loss_f
   internal::check_not_inside();
   TORCH_CHECK_VALUE(pipeline_ != nullptr, "step needs a model with at least one layer");
   const internal::WorkScope work;
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // kept alive, as in forward_all
+  // A layer that calls exit() may destroy this module (if it is a static object, say). This pointer
+  // keeps the pipeline alive, which is still running.
+  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
   return internal::in_call(processes(),
                            [&] { return run_step(inputs, targets, loss_fn, options); });
 }
@@ -322,29 +262,6 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
   }
 
   return result_of("step", *pass, inputs, options);
-}
-
-StepResult GPipeImpl::evaluate(Tensors inputs, Tensors targets, const LossFn& loss_fn,
-                               const StepOptions& options) {
-  internal::check_not_inside();
-  TORCH_CHECK_VALUE(pipeline_ != nullptr, "evaluate needs a model with at least one layer");
-  const internal::WorkScope work;
-  const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;  // kept alive, as in forward_all
-  return internal::in_call(processes(),
-                           [&] { return run_evaluation(inputs, targets, loss_fn, options); });
-}
-
-StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targets,
-                                     const LossFn& loss_fn, const StepOptions& options) {
-  const at::NoGradGuard no_grad;  // the workers take this over, too
-  const std::unique_ptr<Pass> pass =
-      prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  const Schedule schedule = schedule_of("evaluate", options, *pass);
-  {
-    const internal::ReseedWatch watch;
-    pipeline_->run_evaluation(*pass, schedule, options.on_event(), options.check_finite());
-  }
-  return result_of("evaluate", *pass, inputs, options);
 }
 
 }  // namespace gpipe

@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 
 #include "absl/strings/str_format.h"
@@ -19,6 +20,14 @@
 
 namespace gpipe {
 using internal::BetweenRuns;
+
+// No process goes on while another one may still fail, because the processes would then no longer
+// make the same calls.
+void GPipeImpl::end_together(const char* what) const {
+  if (processes() == nullptr) return;
+  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
+                               pipeline_->late_registrations());
+}
 
 std::vector<at::Tensor> GPipeImpl::parameters(bool recurse) const {
   std::vector<at::Tensor> all = torch::nn::Module::parameters(recurse);

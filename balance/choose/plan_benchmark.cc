@@ -320,14 +320,45 @@ std::string text_of(const PipelinePlan& plan) {
       absl::StrJoin(plan.balance, ","));
 }
 
-Json compare(const Network& network, const Settings& settings,
-             const command::InterruptScope& interrupt) {
+// What was measured of one network, and how long that took.
+struct Comparison {
+  double load = 0;  // the machine's other work at the begin
+  double profiled = 0, planned = 0, measured = 0;
+  int64_t turns = 0;
+  PlanReport report;
+  Run choice, whole, both;
+  std::vector<Run> by_hand;  // the best first
+  std::vector<std::string> left_out;
+};
+
+// Plans the network as a user would. `profiles`: by number of chunks.
+PlanReport planned(const Network& network, const Settings& settings,
+                   const std::map<int64_t, Profile>& profiles, command::Progress& progress,
+                   const command::InterruptScope& interrupt) {
+  std::vector<Profile> given;
+  for (const auto& [chunks, profile] : profiles) given.push_back(profile);
+  ExplainOptions machine;
+  machine.cores = kDevices;
+  return plan(network.make(), {network.input},
+              PlanOptions(kDevices)
+                  .chunks({1, 2, 4, 8})
+                  .memory(settings.memory)
+                  .profiles(given)
+                  .make(network.make)
+                  .targets(targets_of(network))
+                  .loss(loss)
+                  .device_type(c10::kCPU)
+                  .machine(machine)
+                  .progress([&](const std::string& note) { progress.update(0, note); }));
+}
+
+Comparison compare(const Network& network, const Settings& settings,
+                   const command::InterruptScope& interrupt) {
   command::Progress progress(interrupt, network.key, 0);
-  double load = 0;
-  (void)getloadavg(&load, 1);
+  Comparison compared;
+  (void)getloadavg(&compared.load, 1);
   const int64_t rows = network.input.size(0);
   std::map<int64_t, Profile> profiles;
-  std::vector<Profile> given;
   double begin = steady_seconds();
   for (const int64_t chunks : {1, 2, 4, 8}) {
     progress.update(0, absl::StrFormat("measuring micro-batches of %d rows", rows / chunks));
@@ -337,88 +368,71 @@ Json compare(const Network& network, const Settings& settings,
                                    .timeout(settings.profile_seconds)
                                    .cpu_threads(1)
                                    .after_each_layer([&] { interrupt.check(); }));
-    given.push_back(profiles[chunks]);
   }
-  const double profiled = steady_seconds() - begin;
+  compared.profiled = steady_seconds() - begin;
   begin = steady_seconds();
-  ExplainOptions machine;
-  machine.cores = kDevices;
-  const PlanReport report =
-      plan(network.make(), {network.input},
-           PlanOptions(kDevices)
-               .chunks({1, 2, 4, 8})
-               .memory(settings.memory)
-               .profiles(given)
-               .make(network.make)
-               .targets(targets_of(network))
-               .loss(loss)
-               .device_type(c10::kCPU)
-               .machine(machine)
-               .progress([&](const std::string& note) { progress.update(0, note); }));
-  const double planned = steady_seconds() - begin;
+  compared.report = planned(network, settings, profiles, progress);
+  compared.planned = steady_seconds() - begin;
 
+  const PipelinePlan& plan = compared.report.plan;
   const std::vector<c10::Device> cpus(static_cast<size_t>(kDevices), c10::kCPU);
-  Run choice = pipeline(network, text_of(report.plan),
-                        pipe_options(report.plan, cpus).cpu_threads_per_stage(1),
-                        step_options(report.plan), report.plan.step);
-  Run whole = plain(network);
-  Run both = both_cores(network, report.plan.chunks);
-  std::vector<Run> by_hand;
-  std::vector<std::string> left_out;
+  compared.choice =
+      pipeline(network, text_of(plan), pipe_options(plan, cpus).cpu_threads_per_stage(1),
+               step_options(plan), plan.step);
+  compared.whole = plain(network);
+  compared.both = both_cores(network, plan.chunks);
   for (const GridSetting& setting : grid(profiles)) {
     if (settings.memory > 0 && setting.memory > settings.memory) {
-      left_out.push_back(setting.name);
+      compared.left_out.push_back(setting.name);
       continue;
     }
-    by_hand.push_back(
+    compared.by_hand.push_back(
         pipeline(network, setting.name, setting.pipe, setting.step, setting.predicted));
   }
-  std::vector<Run*> runs = {&choice, &whole, &both};
-  for (Run& run : by_hand) runs.push_back(&run);
+  std::vector<Run*> runs = {&compared.choice, &compared.whole, &compared.both};
+  for (Run& run : compared.by_hand) runs.push_back(&run);
   begin = steady_seconds();
-  const int64_t turns = take_turns(runs, choice, settings.seconds, progress);
-  const double measured = steady_seconds() - begin;
+  compared.turns = take_turns(runs, compared.choice, settings.seconds, progress);
+  compared.measured = steady_seconds() - begin;
   progress.finish();
 
-  std::sort(by_hand.begin(), by_hand.end(), [&](const Run& a, const Run& b) {
+  const Run& choice = compared.choice;
+  std::sort(compared.by_hand.begin(), compared.by_hand.end(), [&](const Run& a, const Run& b) {
     return std::make_pair(a.out, ratio(a, choice)) < std::make_pair(b.out, ratio(b, choice));
   });
+  return compared;
+}
+
+// Prints how far the choice is behind the settings by hand, and adds that to the figures.
+void tell_by_hand(const Comparison& compared, Json& json) {
+  const Run& choice = compared.choice;
+  const std::vector<Run>& by_hand = compared.by_hand;
   std::cout << absl::StrFormat(
-      "%s x %d: %d rows, 2 devices of one thread; load %.1f at the begin\n"
-      "  profiled in %.0f s, planned in %.0f s, measured in %.0f s, %d turns\n"
-      "  the planner's choice: %s\n"
-      "    predicted %.1f ms, measured %.1f ms, predicted / measured %.2f\n"
-      "  by hand, %d settings (%d more do not fit), step / the choice's:\n",
-      network.name, kMicroBatches, rows, load, profiled, planned, measured, turns, choice.name,
-      1e3 * choice.predicted, 1e3 * time_of(choice), choice.predicted / time_of(choice),
-      by_hand.size(), left_out.size());
+      "  by hand, %d settings (%d more do not fit), step / the choice's:\n", by_hand.size(),
+      compared.left_out.size());
   for (size_t k = 0; k < by_hand.size(); ++k) {
     if (k >= 5 && k + 1 < by_hand.size()) continue;
     std::cout << absl::StrFormat("    %2d. %.3f  %s\n", k + 1, ratio(by_hand[k], choice),
                                  by_hand[k].name);
   }
-  Json json = {{"network", network.key},
-               {"name", network.name},
-               {"rows", rows},
-               {"load", load},
-               {"turns", turns},
-               {"choice", choice.name},
-               {"predicted", choice.predicted},
-               {"measured", time_of(choice)}};
-  if (!by_hand.empty()) {
-    const double behind = 1 / ratio(by_hand.front(), choice);
-    std::cout << absl::StrFormat("  the choice / the best by hand: %.3f, %s\n", behind,
-                                 behind <= kMostBehindGrid ? "within 1.05" : "MORE THAN 1.05");
-    json["choice_by_best"] = behind;
-  }
-  const double of_plain = ratio(whole, choice);
+  if (by_hand.empty()) return;
+  const double behind = 1 / ratio(by_hand.front(), choice);
+  std::cout << absl::StrFormat("  the choice / the best by hand: %.3f, %s\n", behind,
+                               behind <= kMostBehindGrid ? "within 1.05" : "MORE THAN 1.05");
+  json["choice_by_best"] = behind;
+}
+
+// Prints how far plain LibTorch is ahead, and why, and adds that to the figures.
+void tell_plain(const Comparison& compared, Json& json) {
+  const double of_plain = ratio(compared.whole, compared.choice);
   std::cout << absl::StrFormat("  plain LibTorch, %d threads, the mini-batch at once: %.1f ms\n",
-                               at::get_num_threads(), 1e3 * time_of(whole));
+                               at::get_num_threads(), 1e3 * time_of(compared.whole));
   std::cout << absl::StrFormat("  its step / the choice's: %.2f, %s\n", of_plain,
                                of_plain >= kLeastOfPlain ? "at least 0.9" : "less than 0.9");
-  json["plain"] = time_of(whole);
+  json["plain"] = time_of(compared.whole);
   json["plain_by_choice"] = of_plain;
-  const std::vector<Part> parts = losses(report, choice, whole, both);
+  const std::vector<Part> parts =
+      losses(compared.report, compared.choice, compared.whole, compared.both);
   std::cout << "  from its step to the choice's, ms:";
   for (const Part& part : parts) {
     std::cout << absl::StrFormat(" %s %+.1f", part.name, 1e3 * part.seconds);
@@ -429,17 +443,37 @@ Json compare(const Network& network, const Settings& settings,
   });
   std::cout << "\n";
   if (of_plain < kLeastOfPlain) std::cout << "  most is lost to: " << most->name << "\n";
-  if (load > 0.5) std::cout << "  other work ran: these figures are worth little\n";
+}
+
+// Prints a comparison, and returns its figures.
+Json tell(const Network& network, const Comparison& compared) {
+  const Run& choice = compared.choice;
+  const int64_t rows = network.input.size(0);
+  std::cout << absl::StrFormat(
+      "%s x %d: %d rows, 2 devices of one thread; load %.1f at the begin\n"
+      "  profiled in %.0f s, planned in %.0f s, measured in %.0f s, %d turns\n"
+      "  the planner's choice: %s\n"
+      "    predicted %.1f ms, measured %.1f ms, predicted / measured %.2f\n",
+      network.name, kMicroBatches, rows, compared.load, compared.profiled, compared.planned,
+      compared.measured, compared.turns, choice.name, 1e3 * choice.predicted, 1e3 * time_of(choice),
+      choice.predicted / time_of(choice));
+  Json json = {
+      {"network", network.key},        {"name", network.name},       {"rows", rows},
+      {"load", compared.load},         {"turns", compared.turns},    {"choice", choice.name},
+      {"predicted", choice.predicted}, {"measured", time_of(choice)}};
+  tell_by_hand(compared, json);
+  tell_plain(compared, json);
+  if (compared.load > 0.5) std::cout << "  other work ran: these figures are worth little\n";
   std::cout << std::endl;
   json["by_hand"] = Json::array();
-  for (const Run& run : by_hand) {
+  for (const Run& run : compared.by_hand) {
     json["by_hand"].push_back({{"name", run.name},
                                {"predicted", run.predicted},
                                {"measured", time_of(run)},
                                {"by_choice", ratio(run, choice)},
                                {"turns", run.seconds.size()}});
   }
-  json["do_not_fit"] = left_out;
+  json["do_not_fit"] = compared.left_out;
   return json;
 }
 
@@ -471,7 +505,8 @@ int run(const Settings& settings) {
   Json all = Json::array();
   for (const std::string& key : settings.networks) {
     at::manual_seed(0);
-    all.push_back(compare(network_of(key), settings, interrupt));
+    const Network network = network_of(key);
+    all.push_back(tell(network, compare(network, settings, interrupt)));
     command::write_result(settings.json, all.dump(2) + "\n");
   }
   return 0;

@@ -89,6 +89,63 @@ def read(folder):
     return model.eval()
 
 
+def check_templates(work, tokenizer):
+    """If the template itself says where its answers are, prepare.py finds the same answers. A
+    template that writes the last message otherwise is refused.
+    """
+    for template, right in ((MARKED, True), (FORGETFUL, False)):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(work / "other")
+        done = run_prepare(work / "other", work / "held_out.jsonl", work / "other.safetensors")
+        expect((done.returncode == 0) == right, f"another template: {done.returncode} {done.stderr}")
+        if right:
+            check_prepared(tokenizer, work / "other.safetensors", 8)
+        else:
+            expect("does not begin with the tokens of its first" in done.stderr, done.stderr)
+    tokenizer.chat_template = TEMPLATE
+
+
+def check_mistakes(work):
+    """Lines that are not conversations are refused."""
+    for line, what in (('{"messages": 3}', "line 1: give"), ('{"messages": []}', "no answer to learn"),
+                       ('["a"]', "line 1: give"), ('{"messages": [{"role": "assistant"}]}', "KeyError: 'content'")):
+        (work / "wrong.jsonl").write_text(line + "\n")
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            try:
+                list(prepare_module.conversations(work / "wrong.jsonl"))
+            except SystemExit as exit_of:
+                expect(exit_of.code == 2, f"{line}: {exit_of.code}")
+        expect(what in told.getvalue(), f"{line}: {told.getvalue()}")
+
+
+def check_logits(work, inputs, trained):
+    """The results' logits are the same in C++, in peft and in the merged model."""
+    outputs = work / "outputs"
+    subprocess.run([live, "--logits", outputs, work / "inputs.safetensors"], check=True)
+    for kind, logits in trained.items():
+        expect(not (outputs / kind / "refused.txt").exists(), f"{kind}: refused")
+        ours = load_file(outputs / kind / "outputs.safetensors")["logits"]
+        apart = (ours - logits).abs().max().item() / logits.abs().max().item()
+        python = (read(work / kind / "model")(inputs["ids"]).logits - logits).abs().max().item()
+        print(f"{kind}: logits apart by {apart:.1e}, merged by {python:.1e}")
+        expect(apart < 2e-5 and python < 2e-4, f"{kind}: {apart}, {python}")
+
+
+def check_resumed(work, flags, expected):
+    """A run that is stopped, and goes on with two stages, has the losses and the hash of a run in one go. Token ids of
+    another tokenizer are refused.
+    """
+    train(work, "again", *flags, "--stop_at=13")
+    _, again = train(work, "again", *flags, "--stages=2")
+    expect(again == expected and len(again) == 16, f"{again}, and not {expected}")
+    words = work / "model" / "tokenizer.json"
+    words.write_text(words.read_text() + "\n")
+    done = subprocess.run([program, f"--model={work}/model", f"--data={work}/chats.safetensors", f"--run={work}/new"],
+                          capture_output=True, text=True, check=False)
+    expect(done.returncode == 2 and "another tokenizer: tokenizer.json had" in done.stderr, done.stderr)
+    expect(not (work / "new").exists(), "a mistake leaves a folder")
+
+
 def main():
     logging.disable_progress_bar()
     torch.set_num_threads(1)
@@ -101,34 +158,14 @@ def main():
             expect(done.returncode == 0, f"prepare.py: {done.stderr}")
             held_out = check_prepared(tokenizer, work / f"{chats}.safetensors", count)
 
-        # If the template itself says where its answers are, prepare.py finds the same answers. A
-        # template that writes the last message otherwise is refused.
-        for template, right in ((MARKED, True), (FORGETFUL, False)):
-            tokenizer.chat_template = template
-            tokenizer.save_pretrained(work / "other")
-            done = run_prepare(work / "other", work / "held_out.jsonl", work / "other.safetensors")
-            expect((done.returncode == 0) == right, f"another template: {done.returncode} {done.stderr}")
-            if right:
-                check_prepared(tokenizer, work / "other.safetensors", 8)
-            else:
-                expect("does not begin with the tokens of its first" in done.stderr, done.stderr)
-        tokenizer.chat_template = TEMPLATE
-        for line, what in (('{"messages": 3}', "line 1: give"), ('{"messages": []}', "no answer to learn"),
-                           ('["a"]', "line 1: give"), ('{"messages": [{"role": "assistant"}]}', "KeyError: 'content'")):
-            (work / "wrong.jsonl").write_text(line + "\n")
-            with contextlib.redirect_stderr(io.StringIO()) as told:
-                try:
-                    list(prepare_module.conversations(work / "wrong.jsonl"))
-                except SystemExit as exit_of:
-                    expect(exit_of.code == 2, f"{line}: {exit_of.code}")
-            expect(what in told.getvalue(), f"{line}: {told.getvalue()}")
-
+        check_templates(work, tokenizer)
+        check_mistakes(work)
         inputs = {"ids": torch.randint(0, len(tokenizer), (3, 17))}
         save_file(inputs, work / "inputs.safetensors")
         before = loss_of(read(work / "model"), held_out)
         trained = {"lora": ["--rank=4", "--alpha=8"], "dora": ["--rank=4", "--dora", "--targets=q_proj,v_proj,down_proj", "--average=0.9"],
                    "full": ["--nolora", "--learning_rate=0.003"]}
-        trained_by = dict(trained)
+        adapter = trained["lora"]
         hashes, outputs = {}, work / "outputs"
         outputs.mkdir()
         for kind, flags in trained.items():
@@ -151,27 +188,8 @@ def main():
             # The result's folder has the tokenizer of the base.
             same = AutoTokenizer.from_pretrained(work / kind / "model")
             expect(same.chat_template == tokenizer.chat_template, f"{kind}: another template")
-        subprocess.run([live, "--logits", outputs, work / "inputs.safetensors"], check=True)
-        for kind, logits in trained.items():
-            expect(not (outputs / kind / "refused.txt").exists(), f"{kind}: refused")
-            ours = load_file(outputs / kind / "outputs.safetensors")["logits"]
-            apart = (ours - logits).abs().max().item() / logits.abs().max().item()
-            python = (read(work / kind / "model")(inputs["ids"]).logits - logits).abs().max().item()
-            print(f"{kind}: logits apart by {apart:.1e}, merged by {python:.1e}")
-            expect(apart < 2e-5 and python < 2e-4, f"{kind}: {apart}, {python}")
-
-        # A run that is stopped, and goes on with two stages, has the losses and the hash of a run
-        # in one go.
-        train(work, "again", *trained_by["lora"], "--stop_at=13")
-        _, again = train(work, "again", *trained_by["lora"], "--stages=2")
-        expect(again == hashes["lora"] and len(again) == 16, f"{again}, and not {hashes['lora']}")
-        # Token ids of another tokenizer are refused.
-        words = work / "model" / "tokenizer.json"
-        words.write_text(words.read_text() + "\n")
-        done = subprocess.run([program, f"--model={work}/model", f"--data={work}/chats.safetensors", f"--run={work}/new"],
-                              capture_output=True, text=True, check=False)
-        expect(done.returncode == 2 and "another tokenizer: tokenizer.json had" in done.stderr, done.stderr)
-        expect(not (work / "new").exists(), "a mistake leaves a folder")
+        check_logits(work, inputs, trained)
+        check_resumed(work, adapter, hashes["lora"])
     if failures:
         sys.exit(1)
     print("PASSED")

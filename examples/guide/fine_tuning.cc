@@ -43,6 +43,19 @@ std::pair<torch::Tensor, torch::Tensor> conversations(int64_t rows) {
   return {ids.slice(1, 0, 7).contiguous(), targets};
 }
 
+// A small base with random parameters.
+void make_base(const std::string& folder) {
+  const auto options = gpipe::models::TransformerOptions(gpipe::models::TransformerKind::kLlama)
+                           .vocab_size(32)
+                           .max_positions(16)
+                           .num_layers(2)
+                           .hidden_size(32)
+                           .num_heads(4)
+                           .intermediate_size(48)
+                           .initializer_range(0.2);
+  gpipe::models::save_hugging_face(folder, options, *gpipe::models::transformer(options));
+}
+
 const guide::Chapter kFineTuning("38", [] {
   const char* const given = std::getenv("TEST_TMPDIR");
   const std::filesystem::path work =
@@ -52,17 +65,7 @@ const guide::Chapter kFineTuning("38", [] {
   const std::string base = work / "base", run = work / "best", adapter = work / "adapter",
                     merged = work / "merged";
   torch::manual_seed(0);
-  {
-    const auto options = gpipe::models::TransformerOptions(gpipe::models::TransformerKind::kLlama)
-                             .vocab_size(32)
-                             .max_positions(16)
-                             .num_layers(2)
-                             .hidden_size(32)
-                             .num_heads(4)
-                             .intermediate_size(48)
-                             .initializer_range(0.2);
-    gpipe::models::save_hugging_face(base, options, *gpipe::models::transformer(options));
-  }
+  make_base(base);
   // [adapters]
   // #include "gpipe/optim/fused.h", "models/hugging_face.h", "models/lora.h",
   // "models/transformer.h"

@@ -138,6 +138,61 @@ void remove_checkpoint(const std::string& path) {
   std::filesystem::remove(path);
 }
 
+// Saves the averages, and gives the run its parameters back. Returns the loss of the averages.
+double save_average(std::vector<torch::Tensor>& average, gpipe::GPipe& pipe,
+                    torch::optim::AdamW& optimizer, int64_t step, const std::string& average_path,
+                    const Batches& validation) {
+  const std::string last = pipe->parameter_hash();
+  // Without gradients a copy of a tied weight is renewed only where a change has been counted.
+  optimizer.zero_grad();
+  (void)mean_loss(pipe, validation);
+  // [average_saved]
+  exchange(average, pipe);
+  const double averaged = mean_loss(pipe, validation);
+  gpipe::save_checkpoint(pipe, optimizer, {step, /*rows=*/8 * step}, average_path);
+  exchange(average, pipe);
+  // [/average_saved]
+  guide::expect(pipe->parameter_hash() == last, "the second exchange undoes the first");
+  return averaged;
+}
+
+// Loads both checkpoints, the run itself last.
+void load_both(std::vector<torch::Tensor>& average, gpipe::GPipe& pipe,
+               torch::optim::AdamW& optimizer, const std::string& path,
+               const std::string& average_path) {
+  const std::string hash = pipe->parameter_hash();
+  const std::vector<torch::Tensor> before = std::move(average);
+  // [average_loaded]
+  gpipe::load_checkpoint(pipe, optimizer, average_path);
+  average = copies(pipe);
+  gpipe::load_checkpoint(pipe, optimizer, path);  // the run itself, second
+  // [/average_loaded]
+  for (size_t k = 0; k < average.size(); ++k) {
+    guide::expect(average[k].equal(before[k]), "the averages come back");
+  }
+  guide::expect(pipe->parameter_hash() == hash, "so does the run");
+}
+
+// Learned words follow the rule.
+void check_predictions(gpipe::GPipe& pipe) {
+  const torch::Tensor all = torch::arange(120).reshape({20, 6}) % kWords;
+  // [predict]
+  const torch::NoGradGuard no_grad;
+  pipe->eval();
+  std::vector<torch::Tensor> parts;
+  for (const torch::Tensor& words : all.split(8)) {
+    const torch::Tensor output = pipe->forward(words);
+    if (pipe->is_here(-1)) parts.push_back(output.argmax(-1).cpu());  // where the last layer is
+  }
+  const torch::Tensor predicted = parts.empty() ? torch::Tensor() : torch::cat(parts);
+  // [/predict]
+  pipe->train();
+  guide::expect(pipe->is_here(-1) == predicted.defined(), "predictions are in the last process");
+  guide::expect(
+      !predicted.defined() || predicted.eq(next(all)).to(torch::kFloat).mean().item<float>() > 0.9,
+      "it has learned the rule");
+}
+
 Outcome train(gpipe::GPipe& pipe, const std::string& path) {
   constexpr int64_t kSteps = 200;
   const Batches validation = validation_batches();
@@ -195,53 +250,13 @@ Outcome train(gpipe::GPipe& pipe, const std::string& path) {
   outcome.steps = step;
   outcome.best = best;
 
-  const std::string last = pipe->parameter_hash();
   const std::string average_path = path + "_average";
-  // Without gradients a copy of a tied weight is renewed only where a change has been counted.
-  optimizer.zero_grad();
-  (void)mean_loss(pipe, validation);
-  // [average_saved]
-  exchange(average, pipe);
-  const double averaged = mean_loss(pipe, validation);
-  gpipe::save_checkpoint(pipe, optimizer, {step, /*rows=*/8 * step}, average_path);
-  exchange(average, pipe);
-  // [/average_saved]
-  outcome.averaged = averaged;
-  guide::expect(pipe->parameter_hash() == last, "the second exchange undoes the first");
-
+  outcome.averaged = save_average(average, pipe, optimizer, step, average_path, validation);
   gpipe::load_checkpoint(pipe, optimizer, path);
   guide::expect(mean_loss(pipe, validation) == best, "the best checkpoint has the best loss");
-  const std::string best_hash = pipe->parameter_hash();
-  {
-    std::vector<torch::Tensor> before = std::move(average);
-    // [average_loaded]
-    gpipe::load_checkpoint(pipe, optimizer, average_path);
-    average = copies(pipe);
-    gpipe::load_checkpoint(pipe, optimizer, path);  // the run itself, second
-    // [/average_loaded]
-    for (size_t k = 0; k < average.size(); ++k) {
-      guide::expect(average[k].equal(before[k]), "the averages come back");
-    }
-  }
+  load_both(average, pipe, optimizer, path, average_path);
   outcome.hash = pipe->parameter_hash();
-  guide::expect(outcome.hash == best_hash, "so does the run");
-
-  const torch::Tensor all = torch::arange(120).reshape({20, 6}) % kWords;
-  // [predict]
-  const torch::NoGradGuard no_grad;
-  pipe->eval();
-  std::vector<torch::Tensor> parts;
-  for (const torch::Tensor& words : all.split(8)) {
-    const torch::Tensor output = pipe->forward(words);
-    if (pipe->is_here(-1)) parts.push_back(output.argmax(-1).cpu());  // where the last layer is
-  }
-  const torch::Tensor predicted = parts.empty() ? torch::Tensor() : torch::cat(parts);
-  // [/predict]
-  pipe->train();
-  guide::expect(pipe->is_here(-1) == predicted.defined(), "predictions are in the last process");
-  guide::expect(
-      !predicted.defined() || predicted.eq(next(all)).to(torch::kFloat).mean().item<float>() > 0.9,
-      "it has learned the rule");
+  check_predictions(pipe);
   (void)gpipe::any_rank(pipe->world(), false);  // all have read the checkpoints
   if (pipe->world().rank() == 0) {
     remove_checkpoint(path);

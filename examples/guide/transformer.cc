@@ -71,6 +71,82 @@ std::string scratch_folder(const std::string& name) {
   return (parent / ("gpipe_guide_" + name)).string();
 }
 
+// A Hugging Face folder is written and read.
+void save_and_load(gpipe::GPipe& pipe, const gpipe::models::TransformerOptions& options,
+                   const torch::Tensor& ids) {
+  const std::string folder = scratch_folder("hugging_face");
+  // [hugging_face]
+  // #include "models/hugging_face.h"
+  gpipe::models::save_hugging_face(folder, options, *pipe);
+  auto read = gpipe::models::read_config(folder);
+  gpipe::GPipe other(gpipe::models::transformer(read), gpipe::GPipeOptions({5, 2}).chunks(4));
+  gpipe::models::load_hugging_face(folder, read, *other);
+  // [/hugging_face]
+  for (const auto& file : std::vector<std::string>{"config.json", "model.safetensors"}) {
+    std::filesystem::remove(std::filesystem::path(folder) / file);
+  }
+  std::filesystem::remove(folder);
+  other->eval();
+  guide::expect(other->forward(ids).equal(pipe->forward(ids)), "weights come back as they were");
+}
+
+// Experts and the loss that balances them.
+void train_experts(const torch::Tensor& words, const torch::Tensor& next_words) {
+  // [experts]
+  // #include "models/balance_loss.h"
+  gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
+  options.vocab_size(32).num_layers(2).hidden_size(32).num_heads(4).intermediate_size(48);
+  options.router_logits(true).block().experts(gpipe::models::ExpertOptions().count(4));
+  gpipe::GPipe pipe(gpipe::models::transformer(options), gpipe::GPipeOptions({3, 4}).chunks(4));
+  const auto loss_fn = [experts = options.block().experts()](const gpipe::Tensors& outputs,
+                                                             const gpipe::Tensors& targets) {
+    return next_token_loss(outputs, targets) +
+           experts.balance_factor() * gpipe::models::balance_loss(outputs[1], experts.per_token());
+  };
+  pipe->step({words}, {next_words}, loss_fn);
+  // [/experts]
+  guide::expect(pipe->named_parameters()["block0_mlp.router.weight"].grad().defined(),
+                "routers learn, too");
+}
+
+// Sampling with kept keys and values writes `ids` again.
+void sample_with_cache(gpipe::GPipe& pipe, const torch::Tensor& text, const torch::Tensor& ids) {
+  // [cache]
+  // #include "models/kv_cache.h"
+  gpipe::GPipe writer(gpipe::models::transformer(small_gpt2().packed(true)),
+                      gpipe::GPipeOptions({3, 4}).chunks(2));
+  torch::NoGradGuard no_grad;
+  auto trained = pipe->named_parameters();
+  for (auto& own : writer->named_parameters()) own.value().copy_(trained[own.key()]);
+  writer->eval();
+  gpipe::models::KvCache cache(*writer, /*rows=*/2, /*length=*/16);
+  torch::Tensor texts = torch::stack({text.narrow(0, 0, 8), text.narrow(0, 8, 8)});  // (2, 8)
+  torch::Tensor next = texts;
+  while (texts.size(1) < 16) {
+    torch::Tensor logits = writer->forward(cache.inputs(next))[0];  // of those tokens alone
+    next = logits.select(1, -1).argmax(-1, /*keepdim=*/true);       // (2, 1)
+    texts = torch::cat({texts, next}, 1);
+  }
+  // [/cache]
+  guide::expect(texts[0].equal(ids[0]), "it writes what it writes without a cache");
+  guide::expect(
+      cache.bytes() == gpipe::models::kv_cache_bytes(small_gpt2(), /*rows=*/2, /*length=*/16),
+      "the cache is as large as is said");
+  const torch::Tensor last = next;
+  // [draw]
+  // A micro-batch is a row, and its loss is the token: all processes get it.
+  const auto draw = [](const gpipe::Tensors& outputs, const gpipe::Tensors& /*targets*/) {
+    return outputs.at(0).select(1, -1).argmax(-1).squeeze().to(torch::kDouble);
+  };
+  std::vector<double> tokens = writer->evaluate(cache.inputs(next), {}, draw).losses;
+  next = torch::tensor(tokens).to(torch::kLong).unsqueeze(1);  // (2, 1)
+  // [/draw]
+  for (const int64_t row : {0, 1}) cache.truncate(row, 15);
+  const torch::Tensor logits = writer->forward(cache.inputs(last))[0];
+  guide::expect(next.equal(logits.select(1, -1).argmax(-1, /*keepdim=*/true)),
+                "the token is that of the logits");
+}
+
 const guide::Chapter kTransformer("25", [] {
   torch::manual_seed(0);
   const torch::Tensor text = letters(400);
@@ -104,43 +180,10 @@ const guide::Chapter kTransformer("25", [] {
   const int64_t right = ids[0].eq(text.narrow(0, 0, 16)).sum().item<int64_t>();
   guide::expect(right >= 14, "it goes on as the text does: " + std::to_string(right) + " of 16");
 
-  const std::string folder = scratch_folder("hugging_face");
-  {
-    // [hugging_face]
-    // #include "models/hugging_face.h"
-    gpipe::models::save_hugging_face(folder, options, *pipe);
-    auto read = gpipe::models::read_config(folder);
-    gpipe::GPipe other(gpipe::models::transformer(read), gpipe::GPipeOptions({5, 2}).chunks(4));
-    gpipe::models::load_hugging_face(folder, read, *other);
-    // [/hugging_face]
-    for (const auto& file : std::vector<std::string>{"config.json", "model.safetensors"}) {
-      std::filesystem::remove(std::filesystem::path(folder) / file);
-    }
-    std::filesystem::remove(folder);
-    other->eval();
-    guide::expect(other->forward(ids).equal(pipe->forward(ids)), "weights come back as they were");
-  }
-
+  save_and_load(pipe, options, ids);
   torch::AutoGradMode grad(true);
   auto [words, next_words] = pieces(text, 16);
-  {
-    // [experts]
-    // #include "models/balance_loss.h"
-    gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
-    options.vocab_size(32).num_layers(2).hidden_size(32).num_heads(4).intermediate_size(48);
-    options.router_logits(true).block().experts(gpipe::models::ExpertOptions().count(4));
-    gpipe::GPipe pipe(gpipe::models::transformer(options), gpipe::GPipeOptions({3, 4}).chunks(4));
-    const auto loss_fn = [experts = options.block().experts()](const gpipe::Tensors& outputs,
-                                                               const gpipe::Tensors& targets) {
-      return next_token_loss(outputs, targets) +
-             experts.balance_factor() *
-                 gpipe::models::balance_loss(outputs[1], experts.per_token());
-    };
-    pipe->step({words}, {next_words}, loss_fn);
-    // [/experts]
-    guide::expect(pipe->named_parameters()["block0_mlp.router.weight"].grad().defined(),
-                  "routers learn, too");
-  }
+  train_experts(words, next_words);
   {
     // [head_loss]
     // #include "models/head_loss.h"
@@ -160,42 +203,7 @@ const guide::Chapter kTransformer("25", [] {
     pipe->step({words, documents}, {next_words}, next_token_loss);
     // [/packed]
   }
-  {
-    // [cache]
-    // #include "models/kv_cache.h"
-    gpipe::GPipe writer(gpipe::models::transformer(small_gpt2().packed(true)),
-                        gpipe::GPipeOptions({3, 4}).chunks(2));
-    torch::NoGradGuard no_grad;
-    auto trained = pipe->named_parameters();
-    for (auto& own : writer->named_parameters()) own.value().copy_(trained[own.key()]);
-    writer->eval();
-    gpipe::models::KvCache cache(*writer, /*rows=*/2, /*length=*/16);
-    torch::Tensor texts = torch::stack({text.narrow(0, 0, 8), text.narrow(0, 8, 8)});  // (2, 8)
-    torch::Tensor next = texts;
-    while (texts.size(1) < 16) {
-      torch::Tensor logits = writer->forward(cache.inputs(next))[0];  // of those tokens alone
-      next = logits.select(1, -1).argmax(-1, /*keepdim=*/true);       // (2, 1)
-      texts = torch::cat({texts, next}, 1);
-    }
-    // [/cache]
-    guide::expect(texts[0].equal(ids[0]), "it writes what it writes without a cache");
-    guide::expect(
-        cache.bytes() == gpipe::models::kv_cache_bytes(small_gpt2(), /*rows=*/2, /*length=*/16),
-        "the cache is as large as is said");
-    const torch::Tensor last = next;
-    // [draw]
-    // A micro-batch is a row, and its loss is the token: all processes get it.
-    const auto draw = [](const gpipe::Tensors& outputs, const gpipe::Tensors& /*targets*/) {
-      return outputs.at(0).select(1, -1).argmax(-1).squeeze().to(torch::kDouble);
-    };
-    std::vector<double> tokens = writer->evaluate(cache.inputs(next), {}, draw).losses;
-    next = torch::tensor(tokens).to(torch::kLong).unsqueeze(1);  // (2, 1)
-    // [/draw]
-    for (const int64_t row : {0, 1}) cache.truncate(row, 15);
-    const torch::Tensor logits = writer->forward(cache.inputs(last))[0];
-    guide::expect(next.equal(logits.select(1, -1).argmax(-1, /*keepdim=*/true)),
-                  "the token is that of the logits");
-  }
+  sample_with_cache(pipe, text, ids);
 });
 
 const guide::Answer kSizes("25.1", [](std::ostream& out) {

@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "balance/commands/training_flags.h"
 #include "balance/costs/profiler.h"
@@ -28,6 +27,7 @@
 #include "command/balance_flag.h"
 #include "command/command_line.h"
 #include "command/flag_values.h"
+#include "command/flags.h"
 #include "command/run.h"
 #include "experiments/frame/trainer.h"
 #include "experiments/rivals/fill.h"
@@ -39,28 +39,6 @@
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 #include "models/hash_fill.h"
-
-ABSL_FLAG(std::string, trainer, "pipeline", "pipeline, plain or data_parallel.");
-ABSL_FLAG(std::string, model, "resnet:1,1,1,1", "The network, as //balance takes it.");
-ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
-          "The side of the images. Default: that of the published network; language models take "
-          "none.");
-ABSL_FLAG(int64_t, rows, 16, "Images, or sequences of tokens, of a mini-batch.");
-ABSL_FLAG(int64_t, stages, 2, "Partitions of the pipeline, or replicas of data parallelism.");
-ABSL_FLAG(std::string, balance, "", "Layers of each partition. Default: the predicted best cut.");
-ABSL_FLAG(int64_t, chunks, 4, "Micro-batches.");
-ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kNever,
-          "always, except_last or never.");
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica, on the CPU.");
-ABSL_FLAG(bool, processes, false,
-          "Run each partition in a process of its own, over Gloo, instead of in a thread. Needs "
-          "--balance.");
-ABSL_FLAG(std::string, device, "cpu",
-          "cpu or cuda: where all partitions are. cuda is the first GPU; TF32 is off there.");
-ABSL_FLAG(bool, graphs, false,
-          "The pipeline records its kernels as CUDA Graphs. With --device=cuda only.");
 
 namespace gpipe::experiments {
 namespace {
@@ -82,15 +60,17 @@ constexpr int64_t kMost = 1024;
 constexpr int64_t kStepsToReplay = 5;
 
 struct Settings {
-  std::string trainer;
+  std::string trainer = "pipeline";
+  std::string network = "resnet:1,1,1,1";
+  std::optional<int64_t> image_size;
   models::NamedModel model;
-  int64_t rows = 0;
-  int64_t stages = 0;
+  int64_t rows = 16;
+  int64_t stages = 2;
   std::vector<int64_t> balance;  // empty: to be predicted
-  int64_t chunks = 0;
+  int64_t chunks = 4;
   Checkpoint checkpoint = Checkpoint::kNever;
-  ScheduleChoice schedule;
-  int64_t threads = 0;
+  ScheduleChoice schedule = balance::one_f_one_b();
+  int64_t threads = 1;
   bool processes = false;
   c10::Device device = c10::kCPU;
   bool graphs = false;
@@ -150,36 +130,49 @@ void check_device(const Settings& settings) {
   }
 }
 
-Settings read_settings() {
-  using command::in_range;
-  Settings settings;
-  settings.trainer = absl::GetFlag(FLAGS_trainer);
+void add_flags(command::FlagSet& flags, Settings& settings) {
+  flags.add("trainer", settings.trainer, "pipeline, plain or data_parallel.");
+  flags.add("model", settings.network, "The network, as //balance takes it.");
+  flags.add("image_size", settings.image_size, 1, command::kNoMost,
+            "The side of the images. Default: that of the published network; language models take "
+            "none.");
+  flags.add("rows", settings.rows, 1, command::kNoMost,
+            "Images, or sequences of tokens, of a mini-batch.");
+  flags.add("stages", settings.stages, 1, kMost,
+            "Partitions of the pipeline, or replicas of data parallelism.");
+  flags.parsed("balance", settings.balance, command::parse_balance,
+               "Layers of each partition. Default: the predicted best cut.");
+  flags.add("chunks", settings.chunks, "Micro-batches.");
+  flags.add("checkpoint", settings.checkpoint, "always, except_last or never.");
+  flags.add("schedule", settings.schedule, balance::schedule_help());
+  flags.add("threads", settings.threads, 1, kMost,
+            "Threads of each partition or replica, on the CPU.");
+  flags.add("processes", settings.processes,
+            "Run each partition in a process of its own, over Gloo, instead of in a thread. Needs "
+            "--balance.");
+  flags.parsed("device", settings.device, device_of,
+               "cpu or cuda: where all partitions are. cuda is the first GPU; TF32 is off there.",
+               "cpu");
+  flags.add("graphs", settings.graphs,
+            "The pipeline records its kernels as CUDA Graphs. With --device=cuda only.");
+}
+
+// Checks what was read, and finds the network.
+void settle(Settings& settings) {
   if (settings.trainer != "pipeline" && settings.trainer != "plain" &&
       settings.trainer != "data_parallel") {
     throw std::invalid_argument("--trainer must be pipeline, plain or data_parallel, got '" +
                                 settings.trainer + "'");
   }
-  settings.model =
-      models::model_by_name(absl::GetFlag(FLAGS_model),
-                            in_range("image_size", absl::GetFlag(FLAGS_image_size), 1).value_or(0));
-  settings.rows = in_range("rows", absl::GetFlag(FLAGS_rows), 1);
-  settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
-  settings.balance = command::parse_balance(absl::GetFlag(FLAGS_balance));
+  settings.model = models::model_by_name(settings.network, settings.image_size.value_or(0));
   if (!settings.balance.empty() &&
       static_cast<int64_t>(settings.balance.size()) != settings.stages) {
     throw std::invalid_argument("--balance has " + std::to_string(settings.balance.size()) +
                                 " partitions, but --stages is " + std::to_string(settings.stages));
   }
-  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, settings.rows);
-  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
-  settings.processes = absl::GetFlag(FLAGS_processes);
-  settings.graphs = absl::GetFlag(FLAGS_graphs);
-  settings.device = device_of(absl::GetFlag(FLAGS_device));
+  command::in_range("chunks", settings.chunks, 1, settings.rows);
   check_device(settings);
   check_processes(settings);
-  return settings;
 }
 
 // The cut that our own tools advise: the one with the least predicted step, from a profile of one
@@ -399,17 +392,20 @@ int serve(const Settings& settings, const std::vector<std::string>& command) {
   return 0;
 }
 
-std::function<int()> prepare(int argc, const char* const* argv) {
-  std::vector<std::string> command(argv, argv + argc);
-  command.at(0) = "/proc/self/exe";
-  return [settings = read_settings(), command] { return serve(settings, command); };
+int run(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv, argv + argc);
+  words.at(0) = "/proc/self/exe";
+  Settings settings;
+  command::FlagSet flags;
+  add_flags(flags, settings);
+  const auto prepare = [&]() -> command::Work {
+    settle(settings);
+    return [&] { return serve(settings, words); };
+  };
+  return command::run_command(argc, argv, kUsage, prepare, flags);
 }
 
 }  // namespace
 }  // namespace gpipe::experiments
 
-int main(int argc, char** argv) {
-  return gpipe::command::run_command(argc, argv, gpipe::experiments::kUsage, [argc, argv] {
-    return gpipe::experiments::prepare(argc, argv);
-  });
-}
+int main(int argc, char** argv) { return gpipe::experiments::run(argc, argv); }

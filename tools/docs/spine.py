@@ -24,8 +24,9 @@ gpipe/distributed/sockets/sockets gpipe/distributed/control/collectives gpipe/di
 gpipe/distributed/control/failure gpipe/distributed/control/failure_records gpipe/distributed/control/fault_collector
 gpipe/distributed/control/watchers gpipe/distributed/packets/message_plan gpipe/distributed/packets/packet_codec
 gpipe/distributed/packets/packet_format gpipe/distributed/packets/packet_reading
-gpipe/distributed/packets/incoming_packet gpipe/distributed/packets/remote_transport gpipe/distributed/packets/parcels
-gpipe/internal/call/together gpipe/internal/run/group_gradients gpipe/internal/replicas/reduction
+gpipe/distributed/packets/incoming_packet gpipe/distributed/packets/remote_transport gpipe/distributed/packets/transit
+gpipe/distributed/packets/parcels gpipe/internal/call/together gpipe/internal/run/group_gradients
+gpipe/internal/replicas/reduction
 """
 PLAN = """
 balance/choose/plan balance/choose/plan_search balance/step/explain balance/step/step_model balance/step/cell_costs

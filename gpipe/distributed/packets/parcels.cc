@@ -1,15 +1,15 @@
 #include "gpipe/distributed/packets/parcels.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "gpipe/distributed/packets/message_plan.h"
-#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/distributed/packets/transit.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -18,52 +18,24 @@ namespace {
 // parcel.
 constexpr int32_t kTag = 0;
 
-// Transfers that end early if another rank fails.
-class Transfers {
- public:
-  void add(std::unique_ptr<Transfer> transfer) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (is_cancelled_) transfer->cancel();
-    transfers_.push_back(std::move(transfer));
-  }
-
-  // Called after the last add(). Waits for all transfers.
-  bool wait() {
-    const internal::WaitScope waits;
-    for (const auto& transfer : transfers_) {
-      if (!transfer->wait()) return false;
-    }
-    return true;
-  }
-
-  void cancel() noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_cancelled_ = true;
-    for (const auto& transfer : transfers_) transfer->cancel();
-  }
-
- private:
-  std::mutex mutex_;
-  bool is_cancelled_ = false;
-  std::vector<std::unique_ptr<Transfer>> transfers_;  // does not change once wait() is called
-};
-
 }  // namespace
 
 void move_parcels(Group& group, Control& control,
                   const std::vector<internal::Processes::Parcel>& sends,
                   const std::vector<internal::Processes::Parcel>& receives) {
-  Transfers transfers;
-  const Control::Watch watch(control, [&] { transfers.cancel(); });
+  Transit transit;
+  const Control::Watch watch(control, [&] { transit.cancel(); });
+  std::vector<std::unique_ptr<Transit::Pending>> messages;
   std::string symptom = "a message was canceled";
   try {
     for (const auto& parcel : receives) {
-      transfers.add(group.receive(parcel.bytes, parcel.process, kTag));
+      messages.push_back(transit.add(group.receive(parcel.bytes, parcel.process, kTag)));
     }
     for (const auto& parcel : sends) {
-      transfers.add(group.send(parcel.bytes, parcel.process, kTag));
+      messages.push_back(transit.add(group.send(parcel.bytes, parcel.process, kTag)));
     }
-    if (transfers.wait()) return;
+    const auto arrives = [](const auto& message) { return message->wait(); };
+    if (std::all_of(messages.begin(), messages.end(), arrives)) return;
   } catch (const std::exception& error) {
     // The connection broke most likely because another rank failed. Then that rank's own fault
     // explains it better than this symptom.

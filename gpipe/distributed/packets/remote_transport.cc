@@ -12,7 +12,6 @@
 #include <deque>
 #include <exception>
 #include <future>
-#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -24,6 +23,7 @@
 
 #include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/packets/packet_codec.h"
+#include "gpipe/distributed/packets/transit.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/runtime/exit_gate.h"
@@ -157,34 +157,7 @@ class RemoteTransport::Impl {
   }
 
  private:
-  using Transfers = std::list<Transfer*>;
-
-  // A message in transit, which can be canceled as long as this object lives.
-  class Pending {
-   public:
-    Pending(Impl& impl, std::unique_ptr<Transfer> transfer)
-        : impl_(impl), transfer_(std::move(transfer)) {
-      std::lock_guard<std::mutex> lock(impl_.mutex_);
-      place_ = impl_.pending_.insert(impl_.pending_.end(), transfer_.get());
-      if (impl_.is_cancelled_) transfer_->cancel();
-    }
-    ~Pending() {
-      std::lock_guard<std::mutex> lock(impl_.mutex_);
-      impl_.pending_.erase(place_);
-    }
-    Pending(const Pending&) = delete;
-    Pending& operator=(const Pending&) = delete;
-
-    bool wait() {
-      const internal::WaitScope waits;
-      return transfer_->wait();
-    }
-
-   private:
-    Impl& impl_;
-    std::unique_ptr<Transfer> transfer_;
-    Transfers::iterator place_;
-  };
+  using Pending = Transit::Pending;
 
   struct Posted {
     int32_t slot = 0;
@@ -248,7 +221,7 @@ class RemoteTransport::Impl {
     const Message& message = plan_.message(worker, slot);
     Posted posted{slot, bytes_of(message.capacity), nullptr};
     try {
-      posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+      posted.pending = transit_.add(group_.receive(posted.room, message.from, message.tag));
     } catch (const std::exception& error) {
       // The connection broke most likely because another rank failed. Then that rank's own fault
       // explains it better than this symptom.
@@ -269,10 +242,6 @@ class RemoteTransport::Impl {
     Posted result = std::move(*found);
     inbox.posted.erase(found);
     return result;
-  }
-
-  std::unique_ptr<Pending> pending(std::unique_ptr<Transfer> transfer) {
-    return std::make_unique<Pending>(*this, std::move(transfer));
   }
 
   // Receives the packet of a slot over a link. A link has no tags, so the packets that the sender
@@ -309,7 +278,7 @@ class RemoteTransport::Impl {
       if (message.wanted == 0) message.wanted = incoming.head_bytes();
       std::vector<std::unique_ptr<Pending>> bodies;
       for (const at::Tensor& body : incoming.bodies()) {
-        bodies.push_back(pending(group_.receive(body, message.from, message.second_tag)));
+        bodies.push_back(transit_.add(group_.receive(body, message.from, message.second_tag)));
       }
       for (auto& body : bodies) {
         if (!body->wait()) return std::nullopt;
@@ -342,7 +311,7 @@ class RemoteTransport::Impl {
   }
 
   bool receive_now(const at::Tensor& bytes, const Message& message) {
-    return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
+    return transit_.add(group_.receive(bytes, message.from, message.second_tag))->wait();
   }
 
   // Sends copies of the tensors over the link. `*copied` becomes an event after which the packet's
@@ -376,7 +345,7 @@ class RemoteTransport::Impl {
     message.wanted = head.numel();
     const auto add = [&](const at::Tensor& bytes, int32_t tag) {
       sent.bytes += bytes.numel();
-      sent.pending.push_back(pending(group_.send(bytes, message.to, tag)));
+      sent.pending.push_back(transit_.add(group_.send(bytes, message.to, tag)));
     };
     try {
       if (head.numel() <= message.capacity) {
@@ -531,8 +500,8 @@ class RemoteTransport::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       is_cancelled_ = true;
       departures_changed_.notify_one();
-      for (Transfer* transfer : pending_) transfer->cancel();
     }
+    transit_.cancel();
     if (options_.links != nullptr) options_.links->abort();
     mailboxes_.cancel();
   }
@@ -590,8 +559,8 @@ class RemoteTransport::Impl {
   std::atomic<bool> is_cancelled_{false};
   std::atomic<bool> is_cancelled_by_us_{false};
 
-  std::mutex mutex_;   // guards pending_, outboxes_, symptom_ and departures
-  Transfers pending_;  // declared before the members that are in it, so destroyed after them
+  std::mutex mutex_;  // guards outboxes_, symptom_ and departures
+  Transit transit_;   // declared before the members that are in it, so destroyed after them
   std::string symptom_;
   internal::Mailboxes<Packet> mailboxes_;
   std::vector<Inbox> inboxes_;

@@ -18,7 +18,6 @@
 #include "gpipe/internal/threads/device_context.h"
 #include "gpipe/internal/threads/openmp_team.h"
 #include "gpipe/runtime/running_code.h"
-#include "gpipe/schedule/default_schedule.h"
 #include "interception/interception.h"
 
 namespace gpipe::internal {
@@ -64,38 +63,28 @@ Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomp
   };
 }
 
-}  // namespace
-
-Schedule Pipeline::fill_drain(int64_t micro_batches) const {
-  return placed_fill_drain(Schedule::gpipe(stages(), micro_batches), placement_);
-}
-
-void Pipeline::run_forward(Pass& pass) {
-  const RunLock::Scope scope(run_lock_);
-  device_ties_.refresh(transfers_);
-  // The state is also needed for a single micro-batch, whose outputs may be the model's own memory
-  // (own_memory.h).
-  if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
-  if (pass.plan.record) pass.settings = process_settings();
-  run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
-      nullptr);
-  if (pass.plan.record) {
-    // A layer may have registered a parameter or a buffer in its first forward.
-    pass.plan.model = model_state();
-    take_what_operators_set(pass.settings);
+// Runs a worker's steps. `caller`: the state that the thread takes over; null if it is the caller's
+// own. `streams`: those of the run; none if all stages are on the CPU. `device`: that of the
+// worker's first action.
+void run_steps(const std::function<void()>& steps, const CallerState* caller, bool release_team,
+               const std::vector<c10::Stream>& streams, c10::Device device) {
+  std::optional<CallerStateScope> state;
+  if (caller != nullptr) {
+    // The floating-point mode stays until a caller comes with another mode. Restoring the former
+    // mode would end the worker's OpenMP team after each run.
+    caller->floats().apply();
+    state.emplace(*caller);
   }
-  commit_statistics(pass);
+  std::optional<OpenMpTeamRelease> team;
+  if (release_team) team.emplace();
+  const AutocastCacheOff no_cache;
+  const InterceptionScope interception;
+  const StreamScope on_streams(streams, device);
+  const StageWorkScope work(/*on_autograd_threads=*/!streams.empty());
+  steps();
 }
 
-std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request) {
-  check_callable();
-  check_backward_thread();
-  const RunLock::Scope scope(run_lock_);
-  check_unchanged(pass);
-  TieCopies::note_gradients();
-  run(pass, fill_drain(pass.micro_batches()), Half::kBackward, &request, nullptr);
-  return std::exchange(pass.input_gradients, std::vector<Packet>(pass.micro_batches()));
-}
+}  // namespace
 
 void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
                         bool check_finite) {
@@ -131,16 +120,6 @@ void Pipeline::commit_statistics(Pass& pass) {
     }
   }
   commit_over_replicas(world_, pass.statistics, buffers);
-}
-
-void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
-                              bool check_finite) {
-  const RunLock::Scope scope(run_lock_);
-  device_ties_.refresh(transfers_);
-  pass.plan.model = model_state();
-  check_step(pass, schedule, check_finite, /*gradients=*/false);
-  run(pass, schedule, Half::kForward, nullptr, observer, check_finite);
-  commit_statistics(pass);
 }
 
 // One run over the cells of a pass, as the workers see it.
@@ -302,21 +281,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   }
   const bool release_teams = !on_caller && workers_have_teams_ && last_run_ >= kRunWorthATeam;
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
-    std::optional<CallerStateScope> state;
-    if (!on_caller) {
-      // The floating-point mode stays until a caller comes with another mode. Restoring the former
-      // mode would end the worker's OpenMP team after each run.
-      caller_state.floats().apply();
-      state.emplace(caller_state);
-    }
-    std::optional<OpenMpTeamRelease> team;
-    if (release_teams) team.emplace();
-    AutocastCacheOff no_cache;
-    InterceptionScope interception;
-    StreamScope streams(pass.streams,
-                        devices_[compiled.program.workers[worker].front().action.stage]);
-    StageWorkScope work(/*on_autograd_threads=*/!of_caller.empty());
-    steps();
+    run_steps(steps, on_caller ? nullptr : &caller_state, release_teams, pass.streams,
+              devices_[compiled.program.workers[worker].front().action.stage]);
   };
   if (release_teams) release_openmp_team();
   const auto begin = std::chrono::steady_clock::now();

@@ -1,10 +1,6 @@
 #include "gpipe/internal/stage/stage.h"
 
-#include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -19,8 +15,6 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
-#include "gpipe/internal/threads/caller_state.h"
-#include "interception/interception.h"
 #include "skip/tracker.h"
 
 namespace gpipe::internal {
@@ -41,24 +35,6 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
   }
   return false;
 }
-
-// Takes the time of a recompute, if there is an observer. An action may have several recomputes,
-// one after the other.
-class RecomputeTimer {
- public:
-  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
-    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
-  }
-  ~RecomputeTimer() {
-    if (time_ != nullptr) time_->end = Clock::now();
-  }
-  RecomputeTimer(const RecomputeTimer&) = delete;
-  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  RecomputeTime* time_;
-};
 
 // Returns what `call`, of a layer or the loss, gives. Throws if the call uses a tensor that a layer
 // of another process has registered. `results_of`: the tensors in a result. `user`: the name of the
@@ -344,56 +320,6 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   return outputs;
 }
 
-void Stage::drop_useless_graph(Cell& cell) {
-  Cell::Recompute& kept = *cell.recompute;
-  if (!kept.graph || LayerBuffers::may_use_graph(kept.buffers, cell.saved)) return;
-  kept.graph.reset();
-  cell.saved.clear();
-}
-
-CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
-  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
-  recomputing_ = true;
-  check_kept(index_, kept.inputs, "between its forward and its recompute",
-             [this] { return current_layer(); });
-  run.plan.model.check_parameters(index_);
-  if (kept.graph) {
-    recomputing_ = false;
-    return std::exchange(*kept.graph, CellGraph());
-  }
-  std::vector<Packet> copy;
-  if (run.keep_graph) copy = kept.inputs;
-  CallerStateScope state(run.plan.forward_state);
-  AutocastCacheOff no_cache;
-  InterceptionScope mode;
-  c10::AutoGradMode grad_mode(true);
-  CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
-  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
-                                    run.plan.number_of(micro_batch),
-                                    run.plan.defer_batch_norm || may_run_in_any_order(run), index_);
-  kept.given.next = 0;
-  buffers_.begin_recompute(layers_, kept.buffers, others_in(run));
-  Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
-                             /*keep_inputs=*/false, &kept.given);
-  check_recomputed(run, fingerprints_of(result), kept.fingerprints);
-  buffers_.check_recompute(layers_, later_check(run));
-  recomputing_ = false;
-  return std::move(result.graph);
-}
-
-void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
-  if (!cell.recompute || cell.recompute->done) return;
-  early_recompute_ = static_cast<int32_t>(micro_batch);
-  RandomStreamsScope draws_scope(&draws_, nullptr);
-  PutBuffersBack put_back(buffers_, layers_);
-  drop_useless_graph(cell);
-  cell.graph = recompute(run, micro_batch, *cell.recompute);
-  if (!cell.recompute->graph) cell.saved = buffers_.saved(cell.held);
-  put_back.finish();
-  cell.recompute->done = true;
-  early_recompute_.reset();
-}
-
 bool Stage::may_run_in_any_order(const RunContext& run) const {
   return !run.forwards_ascend[index_] || run.plan.in_replicas;
 }
@@ -419,25 +345,6 @@ LayerBuffers::Later Stage::later_check(const RunContext& run) const {
   return [this, &run](const at::Tensor& differs) {
     run.late_checks.add(index_, differs, run.transfers);
   };
-}
-
-void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
-                             const std::vector<Fingerprint>& in_forward) {
-  bool same = now.size() == in_forward.size();
-  at::Tensor differs;
-  for (size_t k = 0; same && k < now.size(); ++k) {
-    same = now[k].matches(in_forward[k]);
-    const at::Tensor differs_here = now[k].differs(in_forward[k]);
-    if (!differs_here.defined()) continue;
-    // The results on one device are combined. If a layer has moved its output to another device,
-    // the results on that device are checked separately.
-    const bool first = !differs.defined() || differs.device() != differs_here.device();
-    if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
-    differs = first ? differs_here : differs.logical_or(differs_here);
-  }
-  if (differs.defined()) run.late_checks.add(index_, differs, run.transfers);
-  running_layer_ = -1;
-  if (!same) refuse_recompute(index_, "");
 }
 
 std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {

@@ -1,0 +1,106 @@
+// The recomputes of Stage: the forward of a checkpointed cell again, before its backward.
+#include <c10/core/GradMode.h>
+
+#include <chrono>
+#include <utility>
+
+#include "gpipe/checkpoint_phase.h"
+#include "gpipe/internal/boundary/staying.h"
+#include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/stage/stage.h"
+#include "gpipe/internal/threads/caller_state.h"
+#include "interception/interception.h"
+
+namespace gpipe::internal {
+namespace {
+
+// Takes the time of a recompute, if there is an observer. An action may have several recomputes,
+// one after the other.
+class RecomputeTimer {
+ public:
+  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
+    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
+  }
+  ~RecomputeTimer() {
+    if (time_ != nullptr) time_->end = Clock::now();
+  }
+  RecomputeTimer(const RecomputeTimer&) = delete;
+  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  RecomputeTime* time_;
+};
+
+}  // namespace
+
+void Stage::drop_useless_graph(Cell& cell) {
+  Cell::Recompute& kept = *cell.recompute;
+  if (!kept.graph || LayerBuffers::may_use_graph(kept.buffers, cell.saved)) return;
+  kept.graph.reset();
+  cell.saved.clear();
+}
+
+CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
+  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
+  recomputing_ = true;
+  check_kept(index_, kept.inputs, "between its forward and its recompute",
+             [this] { return current_layer(); });
+  run.plan.model.check_parameters(index_);
+  if (kept.graph) {
+    recomputing_ = false;
+    return std::exchange(*kept.graph, CellGraph());
+  }
+  std::vector<Packet> copy;
+  if (run.keep_graph) copy = kept.inputs;
+  CallerStateScope state(run.plan.forward_state);
+  AutocastCacheOff no_cache;
+  InterceptionScope mode;
+  c10::AutoGradMode grad_mode(true);
+  CheckpointPhaseScope phase(CheckpointPhase::kRecomputing);
+  RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
+                                    run.plan.number_of(micro_batch),
+                                    run.plan.defer_batch_norm || may_run_in_any_order(run), index_);
+  kept.given.next = 0;
+  buffers_.begin_recompute(layers_, kept.buffers, others_in(run));
+  Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
+                             /*keep_inputs=*/false, &kept.given);
+  check_recomputed(run, fingerprints_of(result), kept.fingerprints);
+  buffers_.check_recompute(layers_, later_check(run));
+  recomputing_ = false;
+  return std::move(result.graph);
+}
+
+void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
+  if (!cell.recompute || cell.recompute->done) return;
+  early_recompute_ = static_cast<int32_t>(micro_batch);
+  RandomStreamsScope draws_scope(&draws_, nullptr);
+  PutBuffersBack put_back(buffers_, layers_);
+  drop_useless_graph(cell);
+  cell.graph = recompute(run, micro_batch, *cell.recompute);
+  if (!cell.recompute->graph) cell.saved = buffers_.saved(cell.held);
+  put_back.finish();
+  cell.recompute->done = true;
+  early_recompute_.reset();
+}
+
+void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
+                             const std::vector<Fingerprint>& in_forward) {
+  bool same = now.size() == in_forward.size();
+  at::Tensor differs;
+  for (size_t k = 0; same && k < now.size(); ++k) {
+    same = now[k].matches(in_forward[k]);
+    const at::Tensor differs_here = now[k].differs(in_forward[k]);
+    if (!differs_here.defined()) continue;
+    // The results on one device are combined. If a layer has moved its output to another device,
+    // the results on that device are checked separately.
+    const bool first = !differs.defined() || differs.device() != differs_here.device();
+    if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
+    differs = first ? differs_here : differs.logical_or(differs_here);
+  }
+  if (differs.defined()) run.late_checks.add(index_, differs, run.transfers);
+  running_layer_ = -1;
+  if (!same) refuse_recompute(index_, "");
+}
+
+}  // namespace gpipe::internal
