@@ -333,8 +333,7 @@ struct Comparison {
 
 // Plans the network as a user would. `profiles`: by number of chunks.
 PlanReport planned(const Network& network, const Settings& settings,
-                   const std::map<int64_t, Profile>& profiles, command::Progress& progress,
-                   const command::InterruptScope& interrupt) {
+                   const std::map<int64_t, Profile>& profiles, command::Progress& progress) {
   std::vector<Profile> given;
   for (const auto& [chunks, profile] : profiles) given.push_back(profile);
   ExplainOptions machine;
