@@ -296,6 +296,10 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
   // A snapshot is taken after a recovery, too, because new processes hold nothing yet.
   if (takes_snapshots()) snapshot(first);
   if (takes_snapshots()) check_memory();
+  if (!is_resilient_ && world_.processes() != nullptr && options_.world.announce) {
+    say("no snapshots are taken, and a death ends the run: no launcher keeps a meeting place; "
+        "start the processes with //gpipe/distributed:launch");
+  }
   // The first checkpoint is written now, because memory may lose the state at any time.
   if (!options_.path.empty() && !is_saved_) save(first);
   for (step_ = first; step_ < options_.steps; ++step_) {

@@ -128,6 +128,25 @@ TEST(ResilientWorld, BeginsAnewIfTheFirstSnapshotIsLost) {
   EXPECT_TRUE(ranks->ends(0));
 }
 
+// A program under another launcher must not look like one that goes on after deaths.
+TEST(ResilientWorld, SaysOnceThatADeathEndsARunWithoutAMeetingPlace) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    ResilientOptions options = steps(3);
+    options.world.announce = true;
+    ResilientRun run(options, meets(world), /*is_resilient=*/false);
+    std::stringstream lines;
+    std::streambuf* const error = std::cerr.rdbuf(lines.rdbuf());
+    run.run(make, train);
+    std::cerr.rdbuf(error);
+    const std::string all = lines.str();
+    say(all.substr(0, all.find(';')) + " " + std::to_string(run.counts().snapshots));
+  });
+  EXPECT_EQ(ranks->next(0),
+            "ResilientRun: no snapshots are taken, and a death ends the run: no launcher keeps a "
+            "meeting place 0");
+  EXPECT_EQ(ranks->next(1), " 0");
+}
+
 // Layers of the kept model that rank 1 had have no values on rank 0.
 TEST(ResilientWorld, RefusesAModelThatIsKept) {
   WorldRanks ranks(2, [&](const World& world, const Say& say) {

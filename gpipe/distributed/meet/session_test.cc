@@ -591,6 +591,36 @@ TEST(Session, AUsersLevelOfTheLogStays) {
   }
 }
 
+// What `check` refers to lives as long as the call of connect() only. A stopped store lets each
+// rank wait.
+TEST(Session, CallsNoCheckOnceItIsConnected) {
+  LaunchersStore launcher;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    bool is_connected = false;
+    SessionOptions options = quick();
+    options.call_limit = Milliseconds(500);
+    options.check = [&] {
+      if (is_connected) throw std::runtime_error("it was checked");
+    };
+    auto session = Session::connect(launcher.environment(rank, 2), options);
+    is_connected = true;
+    say("connected");
+    try {
+      for (int k = 0;; ++k) {
+        session->exchange_among({rank}, "values " + std::to_string(k), "");
+      }
+    } catch (const std::exception& error) {
+      say(error.what());
+    }
+    _exit(0);
+  });
+  for (int64_t rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.next(rank), "connected");
+  launcher.send(SIGSTOP);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.next(rank), HasSubstr("got no answer from the launcher's store"));
+  }
+}
+
 TEST(Session, OneProcessNeedsNobody) {
   auto session = Session::connect(read_environment(Map{}), quick());
   EXPECT_EQ(session->size(), 1);
