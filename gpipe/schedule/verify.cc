@@ -438,6 +438,16 @@ class PostedAhead {
   std::vector<int32_t> reached_;  // the exchange that each worker has posted
 };
 
+// Makes the check of group 4 of the header, and returns ScheduleFacts::receives_ahead.
+std::vector<ReceivesAhead> check_sends(const Table& workers, const Dependencies& dependencies,
+                                       Sends sends) {
+  Problems problems;
+  if (sends == Sends::kRendezvous) run_rendezvous(workers, dependencies, &problems);
+  problems.throw_if_any();
+  if (sends != Sends::kPostedAhead) return {};
+  return PostedAhead(workers, dependencies).run();
+}
+
 // Counts ScheduleFacts::peak_live and worker_peak_live.
 void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* facts) {
   const bool has_forward = std::any_of(workers.begin(), workers.end(), [](const auto& actions) {
@@ -567,11 +577,17 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
   }
   const Dependencies dependencies(stages, micro_batches, workers, routes);
   const Ends ends = checked_ends(stages, micro_batches, workers, dependencies);
-  Problems problems;
-  if (sends == Sends::kRendezvous) run_rendezvous(workers, dependencies, &problems);
-  problems.throw_if_any();
-
   ScheduleFacts facts;
+  if (dependencies.has_offloads()) {  // they send and receive nothing, so they end no exchange
+    Table computing = workers;
+    for (std::vector<Action>& actions : computing) {
+      std::erase_if(actions, [](const Action& action) { return !computes(action.kind); });
+    }
+    facts.receives_ahead =
+        check_sends(computing, {stages, micro_batches, computing, routes}, sends);
+  } else {
+    facts.receives_ahead = check_sends(workers, dependencies, sends);
+  }
   for (auto* of_stages : {&facts.peak_live, &facts.alive, &facts.idle}) {
     of_stages->resize(static_cast<size_t>(stages));
   }
@@ -581,7 +597,6 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches, const Table& workers
   count_live(micro_batches, workers, &facts);
   count_time(workers, ends, &facts);
   facts.ascending = ascends(stages, workers);
-  if (sends == Sends::kPostedAhead) facts.receives_ahead = PostedAhead(workers, dependencies).run();
   return facts;
 }
 

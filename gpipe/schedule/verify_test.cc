@@ -150,6 +150,22 @@ TEST(Verify, OffloadsTakeNoTimeAndDoNotCountBetween) {
       << "between the halves of a backward";
 }
 
+// The send before an offload is posted together with the receive behind it.
+TEST(Verify, OffloadsEndNoExchange) {
+  const Schedule low = Schedule::from_text(
+      "stages 2\nmicro_batches 2\n"
+      "worker 0: F0.0 F0.1 O0.1 B0.0 L0.1 B0.1\n"
+      "worker 1: F1.0 I1.0 W1.0 F1.1 B1.1\n");
+  const Schedule plain = Schedule::from_text(
+      "stages 2\nmicro_batches 2\n"
+      "worker 0: F0.0 F0.1 B0.0 B0.1\n"
+      "worker 1: F1.0 I1.0 W1.0 F1.1 B1.1\n");
+  EXPECT_EQ(complaint(plain.to_text()), "");
+  EXPECT_EQ(complaint(low.to_text()), "");
+  EXPECT_EQ(low.verify(Sends::kPostedAhead).receives_ahead,
+            plain.verify(Sends::kPostedAhead).receives_ahead);
+}
+
 TEST(Verify, HalfOfACell) {
   EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: F0.0\nworker 1: F1.0"), "");
   EXPECT_EQ(complaint("stages 2\nmicro_batches 1\nworker 0: B0.0\nworker 1: B1.0"), "");

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/packets/connect_links.h"
 #include "gpipe/distributed/packets/message_plan.h"
 #include "gpipe/distributed/packets/remote_transport.h"
@@ -314,6 +315,24 @@ TEST_F(PacketsByHost, WhatSendingThrowsIsThrownByAWorker) {
 TEST_F(PacketsByHost, WhatSendingThrowsLastIsThrownAtTheEnd) {
   send(at::ones({2}, at::TensorOptions(device(0))));
   EXPECT_THROW(from_.finish(), c10::TypeError);
+}
+
+// The stage's thread may be in another layer by now, so which one it is in says nothing.
+TEST_F(PacketsByHost, WhatSendingThrowsIsToldWithoutALayer) {
+  Control control(ControlOptions{});
+  RemoteTransportOptions options;
+  bool asked = false;
+  options.current_layer = [&](int64_t) { return asked = true, std::string("a layer"); };
+  RemoteTransport from(program_, sent_plan_, *sent_group_, 0, &control, options);
+  std::vector<Packet> packets;
+  packets.push_back(to_host(device(0), at::ones({2}, at::TensorOptions(device(0)))));
+  packets.push_back(Packet());
+  std::vector<Packet> none;
+  EXPECT_TRUE(from.receive(0, {}, none));
+  from.send({{1, 0, 1}, {1, 1, 1}}, packets);
+  EXPECT_THROW(from.finish(), c10::TypeError);
+  EXPECT_TRUE(control.failed());
+  EXPECT_FALSE(asked);
 }
 
 // How a LinkPools reaches another process that says `said` in each exchange.

@@ -91,7 +91,7 @@ class RemoteTransport::Impl {
 
   bool receive(int32_t worker, const std::vector<int32_t>& slots, std::vector<Packet>& packets) {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
-    running() = {number_, worker, inbox.steps++};
+    running() = {number_, worker, inbox.steps++, /*left=*/false};
     if (is_cancelled_) return stopped();
     // Receives are posted before this waits for a packet. So when the packet arrives, the worker
     // can compute at once, and the next receives are posted already.
@@ -191,6 +191,7 @@ class RemoteTransport::Impl {
     uint64_t run = 0;
     int32_t worker = 0;
     size_t step = 0;
+    bool left = false;  // the step is over, and what it has sent is at fault
   };
   // A packet for another process that is still arriving from a device.
   struct Departure {
@@ -379,6 +380,7 @@ class RemoteTransport::Impl {
   void send_later(Message& message, Packet packet) {
     const std::lock_guard<std::mutex> lock(mutex_);
     departures_.push_back({&message, std::move(packet), running()});
+    departures_.back().place.left = true;
     if (!departing_.joinable()) {
       // The scope puts the default back that the new thread changes for the whole process.
       const internal::DefaultThreadsScope scope;
@@ -526,7 +528,8 @@ class RemoteTransport::Impl {
       fault.text = text_of_current_exception();
       control_->report(std::move(fault), epoch_);
     } catch (...) {
-      if (options_.current_layer != nullptr && fault.stage >= 0) {
+      // The stage's thread may be in another layer by now.
+      if (options_.current_layer != nullptr && fault.stage >= 0 && !current.left) {
         fault.layer = options_.current_layer(fault.stage);
       }
       fault.text = text_of_current_exception();

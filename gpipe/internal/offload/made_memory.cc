@@ -86,6 +86,12 @@ void MadeMemory::note(const at::Tensor& tensor, bool is_made) {
   found->second.changes.push_back(tensor.unsafeGetTensorImpl()->version_counter());
 }
 
+void MadeMemory::leave_out(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  const auto found = noted_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found != noted_.end()) found->second.made_here = false;
+}
+
 std::vector<MadeMemory::Made> MadeMemory::take() {
   std::vector<std::pair<size_t, Made>> found;
   for (auto& [address, noted] : noted_) {

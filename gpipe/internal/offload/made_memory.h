@@ -43,6 +43,9 @@ class MadeMemory {
     const uint64_t handle_;
   };
 
+  // The tensor's storage is not among those that take() returns, whatever made it.
+  void leave_out(const at::Tensor& tensor);
+
   struct Made {
     StoragePtr storage;
     // The counters of all its tensors that were seen, because not all views count their changes

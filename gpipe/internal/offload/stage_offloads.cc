@@ -32,8 +32,8 @@ constexpr size_t kMostWaste = 2;
 const char* const kAway =
     "this tensor's memory is on the host: the schedule offloads what the graph of a micro-batch "
     "holds, from its forward to its backward, and something else has kept the tensor and uses it "
-    "meanwhile (a member of a layer, say); give that a clone() of it, or use a schedule without "
-    "offloads";
+    "meanwhile (a member of a layer, say); let it copy the values into a registered buffer, "
+    "which stays on the device, or use a schedule without offloads";
 
 c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
   const c10::Allocator* const own = storage.allocator();
@@ -161,7 +161,11 @@ void StageOffloads::make_blocks(const std::vector<Moving>& moving) {
 void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& held,
                            const std::vector<const at::Tensor*>& kept) {
   Cell& cell = cells_[action.micro_batch];
-  if (cell.after != action.kind) return;
+  if (cell.after != action.kind) {
+    // The gap comes after a later part. Until then another stage may still need these.
+    for (const at::Tensor& tensor : held) cell.made.leave_out(tensor);
+    return;
+  }
   cell.after.reset();
   stage_ = current_stream(device_);
   const c10::InferenceMode outside(false);

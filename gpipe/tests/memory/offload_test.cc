@@ -6,6 +6,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -182,6 +183,23 @@ TEST_F(OffloadTest, AnyPlacesGiveTheSameBits) {
   }
 }
 
+// The next stage on the same device has the results themselves, and needs them for its gradients of
+// weights.
+TEST_F(OffloadTest, WhatAForwardHandsOnStaysBetweenTheHalves) {
+  std::string text = "stages 2\nmicro_batches 4\nworker 0:";
+  for (const char i : {'0', '1', '2', '3'}) {
+    for (const char* const action : {"F0", "F1", "I1", "I0", "O0", "W1", "L0", "W0"}) {
+      text += std::string(" ") + action + "." + i;
+    }
+  }
+  const Schedule table = Schedule::from_text(text);
+  Subject subject(Checkpoint::kNever, Subject::model(), {testing::device(0), testing::device(0)});
+  const Tensors want = subject.train(without_offloads(table));
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(complaint_of([&] { EXPECT_THAT(subject.train(table), EqualsBitwise(want)); }), "");
+  }
+}
+
 TEST_F(OffloadTest, AChangeInPlaceIsRefusedAsWithout) {
   const auto layers = [] {
     torch::nn::Sequential layers;
@@ -203,33 +221,67 @@ TEST_F(OffloadTest, AChangeInPlaceIsRefusedAsWithout) {
   }
 }
 
+// The model with another first layer.
+template <typename FirstLayer>
+torch::nn::Sequential behind(std::shared_ptr<FirstLayer> first) {
+  torch::nn::Sequential layers;
+  layers->push_back(std::move(first));
+  const torch::nn::Sequential others = Subject::model();
+  for (size_t k = 1; k < others->size(); ++k) layers->push_back(*(others->begin() + k));
+  return layers;
+}
+
 // A first layer that keeps what it has made: in its first call, for all later ones, or in each call
 // for the next one.
 torch::nn::Sequential with_a_layer_that_keeps(bool of_last_call) {
-  torch::nn::Sequential layers;
   auto kept = std::make_shared<at::Tensor>();
-  layers->push_back(testing::layer<at::Tensor, at::Tensor>([kept, of_last_call](at::Tensor x) {
+  return behind(testing::layer<at::Tensor, at::Tensor>([kept, of_last_call](at::Tensor x) {
     const at::Tensor own = x.exp().neg();
     if (!kept->defined()) *kept = own;
     const at::Tensor result = x * *kept;
     if (of_last_call) *kept = own;
     return result;
   }));
-  const torch::nn::Sequential others = Subject::model();
-  for (size_t k = 1; k < others->size(); ++k) layers->push_back(*(others->begin() + k));
-  return layers;
 }
 
-TEST_F(OffloadTest, WhatALayerKeeps) {
-  const Schedule low = Schedule::from_text(
+Schedule away_between_forward_and_backward() {
+  return Schedule::from_text(
       "stages 2\nmicro_batches 4\n"
       "worker 0: F0.0 O0.0 F0.1 O0.1 F0.2 O0.2 F0.3 B0.3 L0.2 B0.2 L0.1 B0.1 L0.0 B0.0\n"
       "worker 1: F1.0 F1.1 F1.2 F1.3 B1.3 B1.2 B1.1 B1.0\n");
+}
+
+TEST_F(OffloadTest, WhatALayerKeeps) {
+  const Schedule low = away_between_forward_and_backward();
   Subject for_all(Checkpoint::kNever, with_a_layer_that_keeps(false));
   for (int step = 0; step < 2; ++step) EXPECT_EQ(complaint_of([&] { for_all.train(low); }), "");
   Subject for_next(Checkpoint::kNever, with_a_layer_that_keeps(true));
   EXPECT_THAT(complaint_of([&] { for_next.train(low); }),
               AllOf(HasSubstr("memory is on the host"), HasSubstr("stage 0, micro-batch 2")));
+}
+
+// A layer that does what the message of WhatALayerKeeps advises.
+struct CopiesIntoABufferImpl : torch::nn::Module {
+  CopiesIntoABufferImpl() : kept(register_buffer("kept", torch::ones({kRows, kSide}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor result = x * kept.clone();
+    const torch::NoGradGuard no_grad;
+    kept.copy_(x.exp().neg());
+    return result;
+  }
+  at::Tensor kept;
+};
+
+TEST_F(OffloadTest, WhatALayerCopiesIntoABufferStays) {
+  const Schedule low = away_between_forward_and_backward();
+  const auto subject = [] {
+    return Subject(Checkpoint::kNever, behind(std::make_shared<CopiesIntoABufferImpl>()));
+  };
+  Subject plain = subject(), moved = subject();
+  for (int step = 0; step < 2; ++step) {
+    const Tensors want = plain.train(without_offloads(low));
+    EXPECT_THAT(moved.train(low), EqualsBitwise(want));
+  }
 }
 
 TEST_F(OffloadTest, RefusedWhereItIsNotPossible) {
