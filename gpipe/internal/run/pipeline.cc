@@ -170,9 +170,16 @@ struct Pipeline::Run {
     };
     for (const Packet& packet : results) hold(packet);
     hold(pass.target_gradients[i]);
-    // A layer may have registered a tensor in this call.
+    // A layer may have registered a tensor in this call, or have run a backward of its own.
     for (const Layer& layer : pipeline.stages_[j].layers()) {
-      for (const at::Tensor& tensor : layer.module.ptr()->parameters()) held.push_back(tensor);
+      for (const at::Tensor& tensor : layer.module.ptr()->parameters()) {
+        held.push_back(tensor);
+        // Other stages of a tied parameter may be writing its .grad.
+        const ModelState::Parameter* const known = pass.plan.model.find(tensor);
+        if (known != nullptr && known->stages.size() == 1 && tensor.is_leaf()) {
+          held.push_back(tensor.grad());
+        }
+      }
       for (const at::Tensor& tensor : layer.module.ptr()->buffers()) held.push_back(tensor);
     }
     std::vector<const at::Tensor*> kept;

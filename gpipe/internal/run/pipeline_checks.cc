@@ -107,6 +107,12 @@ void Pipeline::check_offloads(const Schedule& schedule) const {
           devices_[action.stage],
           ": they bring memory of an accelerator to the host, and need one; give the schedule "
           "without_offloads()");
+      TORCH_CHECK_VALUE(
+          !ablation_.early_recomputes || action.stage + 1 != stages(),
+          "the schedule has offloads of stage ", action.stage,
+          ", the last one, which recomputes all micro-batches before its first backward "
+          "(Ablation::early_recomputes), when the inputs of some are on the host; make a pipeline "
+          "without early_recomputes, or give the schedule without_offloads()");
     }
   }
 }

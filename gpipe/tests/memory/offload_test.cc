@@ -284,6 +284,32 @@ TEST_F(OffloadTest, WhatALayerCopiesIntoABufferStays) {
   }
 }
 
+// Its forward runs a backward of its own, and clips what that gives.
+struct TrainsItselfImpl : torch::nn::Module {
+  TrainsItselfImpl() {
+    testing::manual_seed(3);
+    inner = register_module("inner", torch::nn::Linear(kSide, kSide));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    inner->forward(x.detach()).pow(2).mean().backward();
+    inner->weight.mutable_grad() = inner->weight.grad().clamp(-1, 1);
+    return x.tanh();
+  }
+  torch::nn::Linear inner{nullptr};
+};
+
+TEST_F(OffloadTest, GradientsThatACellMakesStay) {
+  const Schedule low = away_between_forward_and_backward();
+  const auto subject = [] {
+    return Subject(Checkpoint::kNever, behind(std::make_shared<TrainsItselfImpl>()));
+  };
+  Subject plain = subject(), moved = subject();
+  for (int step = 0; step < 2; ++step) {
+    const Tensors want = plain.train(without_offloads(low));
+    EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+  }
+}
+
 TEST_F(OffloadTest, RefusedWhereItIsNotPossible) {
   const Schedule low = lowered(Schedule::gpipe(2, kMicroBatches));
   Subject on_cpu(Checkpoint::kNever, Subject::model(), {c10::kCPU, c10::kCPU});
@@ -297,6 +323,19 @@ TEST_F(OffloadTest, RefusedWhereItIsNotPossible) {
                 with_graphs->step({input}, {}, mean_of_squares, StepOptions().schedule(low));
               }),
               HasSubstr("GPipeOptions::graphs"));
+  Ablation ablation;
+  ablation.early_recomputes = true;
+  GPipe early(Subject::model(), GPipeOptions({8, 8})
+                                    .devices(testing::devices(2))
+                                    .chunks(kMicroBatches)
+                                    .checkpoint(Checkpoint::kAlways)
+                                    .ablation(ablation));
+  EXPECT_THAT(
+      complaint_of([&] { early->step({input}, {}, mean_of_squares, StepOptions().schedule(low)); }),
+      HasSubstr("early_recomputes"));
+  // It is the last stage that recomputes early, and these are the first one's offloads.
+  early->step({input}, {}, mean_of_squares,
+              StepOptions().schedule(away_between_forward_and_backward()));
 }
 
 TEST_F(OffloadTest, AStepThatFailsFreesAll) {
