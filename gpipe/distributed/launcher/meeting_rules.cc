@@ -50,7 +50,12 @@ void MeetingRules::was_cut_off(int64_t number) {
 }
 
 void MeetingRules::does_not_come(int64_t number) {
-  if (agreed_ != 0 && asking_.count(number) == 0) not_waited_for_.insert(number);
+  if (agreed_ == 0 || asking_.count(number) != 0) return;
+  if (is_planned(number)) {
+    if (planned_->missing.count(number) == 0) return;
+    give_up_plan();
+  }
+  not_waited_for_.insert(number);
 }
 
 void MeetingRules::ask(int64_t number, int64_t former, const Question& question, Time) {

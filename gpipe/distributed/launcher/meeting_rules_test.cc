@@ -383,7 +383,24 @@ TEST(MeetingRules, TheOthersNeedNotWaitForOneThatDoesNotCome) {
   EXPECT_THAT(run.told(), IsEmpty());
   run.rules.does_not_come(2);
   EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+  for (const int64_t number : {0, 1}) run.rules.arrived(number, 2);
   EXPECT_FALSE(run.rules.waits());
+}
+
+TEST(MeetingRules, OneThatDoesNotConnectIsNotWaitedFor) {
+  Played run(3);
+  run.meet({0, 1, 2}, 0, 1);
+  for (const int64_t number : {0, 1, 2}) run.ask(number, 1);
+  EXPECT_THAT(run.told(), SizeIs(3));
+  run.rules.arrived(0, 2);
+  EXPECT_TRUE(run.rules.waits());
+  run.rules.does_not_come(0);  // has no effect: process 0 has arrived
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.rules.does_not_come(2);
+  EXPECT_THAT(run.told(), ElementsAre("0: void 2", "1: void 2", "2: void 2"));
+  run.ask(0, 1);
+  run.ask(1, 1);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 3 as 0 from 0 1", "1: world 3 as 1 from 0 1"));
 }
 
 TEST(MeetingRules, AProcessThatStopsWhileTheyConnectHoldsThemUpForALimitedTime) {
