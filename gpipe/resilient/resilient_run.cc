@@ -96,12 +96,15 @@ json told_of(const std::vector<Snapshot>& held) {
   return told;
 }
 
-// The snapshot with this fingerprint; empty if it is not among them.
+// All files that are held of a snapshot; empty if there are none. The snapshot that follows a
+// recovery has the fingerprint of the one that was restored, and other files of it may be here.
 Snapshot with(const std::vector<Snapshot>& held, const std::string& fingerprint) {
-  const auto found = std::find_if(held.begin(), held.end(), [&](const Snapshot& snapshot) {
-    return snapshot.fingerprint() == fingerprint;
-  });
-  return found == held.end() ? Snapshot() : *found;
+  internal::CheckpointImages files;
+  for (const Snapshot& snapshot : held) {
+    if (snapshot.fingerprint() != fingerprint) continue;
+    files.insert(snapshot.images().begin(), snapshot.images().end());
+  }
+  return Snapshot(std::move(files));
 }
 
 // What all processes tell each other, by rank.
@@ -383,7 +386,9 @@ int64_t ResilientRun::restore() {
 
   const std::map<std::string, Holding> found = holdings(ranks);
   const std::string best = best_of(found);
-  if (!best.empty()) {
+  // Where snapshots are rarer than checkpoints, the last one may be older.
+  const bool is_older = is_saved_ && !best.empty() && found.at(best).step < saved_;
+  if (!best.empty() && !is_older) {
     const Progress progress = load_snapshot(parts_.pipe, *parts_.optimizer, with(held_, best));
     // All processes have this state now. A second snapshot would be one too many while the next one
     // is taken.
@@ -407,8 +412,8 @@ int64_t ResilientRun::restore() {
     const Progress progress = load_checkpoint(parts_.pipe, *parts_.optimizer, options_.path);
     take(progress);
     saved_ = progress.step;
-    say(absl::StrCat(found.empty() ? "" : lost + ": ", "goes on from step ", progress.step, " of ",
-                     text::in_quotes(options_.path)));
+    say(absl::StrCat(found.empty() || is_older ? "" : lost + ": ", "goes on from step ",
+                     progress.step, " of ", text::in_quotes(options_.path)));
     return progress.step;
   }
   // A snapshot of step 0 has what make() has just made.

@@ -33,9 +33,10 @@ struct ResilientOptions {
   int64_t snapshot_every = 10;
   // The folder of a checkpoint (gpipe/saving/saving.h), written before the first step,
   // before each step whose number is a multiple of `save_every`, and at the end. A run that begins
-  // goes on from a checkpoint that is there, as does a run whose state in memory is lost. It must
-  // be on a file system that can exchange two folders at once (ext4, XFS, Btrfs and tmpfs can, NFS
-  // cannot), which each process tries when it makes the ResilientRun. Empty: no checkpoint.
+  // goes on from a checkpoint that is there, as does a run whose state in memory is lost, or is
+  // older. It must be on a file system that can exchange two folders at once (ext4, XFS, Btrfs and
+  // tmpfs can, NFS cannot), which each process tries when it makes the ResilientRun. Empty: no
+  // checkpoint.
   std::string path;
   int64_t save_every = 100;
   // How often a run goes on after deaths without a finished step between them.
