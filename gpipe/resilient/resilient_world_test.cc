@@ -1,5 +1,8 @@
 // Tests of a ResilientRun over processes of which some kill themselves in a phase, so that one is
 // left, which goes on alone.
+#include <ATen/CPUGeneratorImpl.h>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -8,23 +11,48 @@
 #include <torch/optim/adam.h>
 #include <torch/utils.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/resilient/resilient_run.h"
+#include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/testing/processes/world_ranks.h"
+
+namespace {
+// Called when a process has sent its part of a snapshot and has its partner's.
+std::function<void()> when_parts_are_there;
+}  // namespace
+
+// Replaces zlib's function in the whole program. The metadata of a snapshot, whose first key is
+// "format", are the last that it fingerprints, once the parts have arrived.
+uLong crc32_z(uLong crc, const Bytef* data, z_size_t bytes) {
+  constexpr std::string_view kFirst = "format=";
+  if (when_parts_are_there != nullptr && data != nullptr && bytes > kFirst.size() &&
+      std::equal(kFirst.begin(), kFirst.end(), data)) {
+    std::exchange(when_parts_are_there, nullptr)();
+  }
+  static const auto call = reinterpret_cast<decltype(&crc32_z)>(dlsym(RTLD_NEXT, "crc32_z"));
+  return call(crc, data, bytes);
+}
 
 namespace gpipe {
 namespace {
@@ -33,6 +61,7 @@ using distributed::DistributedFailure;
 using distributed::Fault;
 using distributed::FaultKind;
 using distributed::WorldRanks;
+using ::testing::HasSubstr;
 using Say = WorldRanks::Say;
 
 constexpr int64_t kSteps = 8;
@@ -168,6 +197,47 @@ TEST(ResilientWorld, RefusesAModelThatIsKept) {
   EXPECT_TRUE(ranks->ends(0));
 }
 
+TEST(ResilientWorld, GoesOnFromACheckpointThatIsNewerThanTheSnapshot) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    ResilientRun run(steps(10, path), meets(world), /*is_resilient=*/true);
+    std::string hash;
+    run.run(
+        make,
+        [&, rank = world.rank()](ResilientParts& parts, int64_t step) {
+          if (rank == 1 && step == 5) die();
+          train(parts, step);
+        },
+        [&](ResilientParts& parts, int64_t) { hash = parts.pipe->parameter_hash(); });
+    say(std::to_string(run.counts().repeated_steps) + " " + hash);
+    say(undisturbed());
+  });
+  const std::string result = ranks->next(0);
+  EXPECT_EQ(result, "2 " + ranks->next(0));  // from step 3, and not from step 0
+}
+
+TEST(ResilientWorld, GoesOnFromASnapshotIfTheNewerCheckpointIsDamaged) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    ResilientRun run(steps(10, path), meets(world), /*is_resilient=*/true);
+    std::string hash;
+    run.run(
+        make,
+        [&, rank = world.rank()](ResilientParts& parts, int64_t step) {
+          if (rank == 1 && step == 5) {
+            std::filesystem::resize_file(path + "/" + internal::part_name("optimizer", 1, 2), 9);
+            die();
+          }
+          train(parts, step);
+        },
+        [&](ResilientParts& parts, int64_t) { hash = parts.pipe->parameter_hash(); });
+    say(std::to_string(run.counts().repeated_steps) + " " + hash);
+    say(undisturbed());
+  });
+  const std::string result = ranks->next(0);
+  EXPECT_EQ(result, "5 " + ranks->next(0));
+}
+
 TEST(ResilientWorld, WritesTheCheckpointDuringWhichAProcessDied) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -187,6 +257,138 @@ TEST(ResilientWorld, WritesTheCheckpointDuringWhichAProcessDied) {
   });
   EXPECT_EQ(ranks->next(0), "step 3 behind the checkpoint of 3");
   EXPECT_EQ(ranks->next(0), "step 4 behind the checkpoint of 3");
+}
+
+// A world of three loses its rank 1, which is started again and comes behind the others. Then rank
+// 0 dies while the snapshot that follows is complete on the others. It has the same values as the
+// one before, and so the same fingerprint, but other processes hold its files: what rank 0 and the
+// process that is gone held before is now on rank 1.
+TEST(ResilientWorld, RecoversFromTheFilesOfTwoEqualSnapshots) {
+  const distributed::MasterPort second, third;
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  const auto world_of = [](int64_t rank, int64_t size, const distributed::MasterPort& port) {
+    WorldRanks::become(rank, size, port.number());
+    return World::from_environment(WorldRanks::quick());
+  };
+  WorldRanks ranks(3, [&](const World& first, const Say& say) {
+    const int64_t number = first.rank();
+    auto worlds = std::make_shared<std::vector<std::function<Meeting()>>>();
+    worlds->push_back([world = std::make_shared<World>(first)] {
+      return Meeting{std::exchange(*world, World()), 1, {-1, -1, -1}};
+    });
+    worlds->push_back([&, number]() -> Meeting {
+      return {world_of(number == 1 ? 2 : number / 2, 3, second), 2, {0, 2, -1}};
+    });
+    worlds->push_back([&, number]() -> Meeting {
+      return {world_of(number == 1 ? 1 : 0, 2, third), 3, {1, 2}};
+    });
+    bool has_lost = false;
+    const auto run_once = [&](bool is_replaced) {
+      ResilientOptions options = steps(2);
+      options.on_phase = [&](const std::string& phase) {
+        if (phase != "snapshot" || !has_lost) return;
+        when_parts_are_there = [&] {
+          char byte = 0;
+          if (number != 0) {
+            ASSERT_EQ(write(pipe_ends[1], &byte, 1), 1);
+            return;
+          }
+          for (int others = 0; others < 2; ++others) ASSERT_EQ(read(pipe_ends[0], &byte, 1), 1);
+          die();
+        };
+      };
+      std::string hash;
+      ResilientRun run(
+          options,
+          [&, is_replaced](const WorldOptions&, const MeetAgainOptions&) {
+            if (is_replaced && has_lost) throw std::runtime_error("is gone");
+            const auto next = worlds->front();
+            worlds->erase(worlds->begin());
+            return next();
+          },
+          /*is_resilient=*/true);
+      run.run(
+          make,
+          [&](ResilientParts& parts, int64_t step) {
+            if (step == 3 && !std::exchange(has_lost, true)) {
+              Fault fault;
+              fault.kind = FaultKind::kDeath;
+              throw DistributedFailure({fault});
+            }
+            train(parts, step);
+          },
+          [&](ResilientParts& parts, int64_t) { hash = parts.pipe->parameter_hash(); });
+      return hash;
+    };
+    if (number == 1) {
+      EXPECT_THROW(run_once(/*is_replaced=*/true), std::runtime_error);
+      internal::runs_of_process() = 0;
+    }
+    say(distributed::outcome([&] { return run_once(/*is_replaced=*/false); }));
+    say(undisturbed());
+  });
+  const std::string result = ranks->next(2);
+  EXPECT_EQ(result, ranks->next(2));
+  EXPECT_EQ(ranks->next(1), result);
+}
+
+// A layer that drops by a generator of its own.
+struct OwnDropImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    return input * at::empty_like(input).bernoulli_(0.8, generator);
+  }
+  at::Generator generator = at::detail::createCPUGenerator(7);
+};
+TORCH_MODULE(OwnDrop);
+
+// Only rank 1 has the layer, and only it can see that a new process would draw from the start.
+TEST(ResilientWorld, RefusesALayersGeneratorThatGoesOnFromStepToStep) {
+  for (const bool seeds : {false, true}) {
+    WorldRanks ranks(2, [&](const World& world, const Say& say) {
+      OwnDrop drop{nullptr};
+      ResilientRun run(steps(10), meets(world), /*is_resilient=*/true);
+      say(distributed::outcome([&] {
+        run.run(
+            [&](const World& met) {
+              drop = OwnDrop();
+              return parts_of(
+                  torch::nn::Sequential(torch::nn::Linear(4, 4), drop, torch::nn::Linear(4, 4)),
+                  met);
+            },
+            [&](ResilientParts& parts, int64_t step) {
+              if (seeds) drop->generator.set_current_seed(static_cast<uint64_t>(step));
+              train(parts, step);
+            });
+        return std::string("has run");
+      }));
+    });
+    const std::string first = ranks->next(0), second = ranks->next(1);
+    if (seeds) {
+      EXPECT_EQ(first + ", " + second, "has run, has run");
+      continue;
+    }
+    EXPECT_THAT(second, HasSubstr("ResilientRun: layer 1 gives its operators a generator"));
+    EXPECT_THAT(first, HasSubstr("layer 1 gives its operators a generator"));
+  }
+}
+
+// A process that is started again while the others make their second run begins with the first.
+TEST(ResilientWorld, RefusesAProcessThatMakesAnotherRun) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    internal::runs_of_process() = world.rank() == 0 ? 1 : 0;
+    ResilientRun run(steps(10), meets(world), /*is_resilient=*/true);
+    say(distributed::outcome([&] {
+      run.run(make, train);
+      return std::string("has run");
+    }));
+  });
+  for (const int64_t rank : {0, 1}) {
+    EXPECT_EQ(ranks->next(rank),
+              "value error: ResilientRun: rank 0 is in run 2 of its process, and rank 1 in run 1: "
+              "a process that is started again begins with its first run, so make one "
+              "ResilientRun in a program");
+  }
 }
 
 // The lines that rank 1 prints after rank 0 has died at the end of step 2, before its line of that

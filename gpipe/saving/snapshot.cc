@@ -308,18 +308,32 @@ class Gathering {
   std::map<std::string, std::vector<size_t>> holders_;  // by file, the ranks that hold it, in order
 };
 
-// Says whether a file has tensors or states of this process's layers.
-Gathering::Needs needs_of_layers(const ModelParts& parts) {
+// Says whether a file has tensors of this process's layers, or states of its optimizer.
+Gathering::Needs needs_of(const ModelParts& parts, torch::optim::Optimizer& optimizer) {
   std::set<std::string> here;
   for (const auto& [name, tensor] : parts.here(internal::state_of(parts.pipe))) here.insert(name);
-  return [here = std::move(here)](const std::string& name, const Image& image,
-                                  const std::vector<size_t>&) {
+  std::set<std::string> with_states = here;
+  if (const auto* const zero = dynamic_cast<ZeroOptimizer*>(&optimizer)) {
+    // The other replicas have the states of the other parameters.
+    std::set<const c10::TensorImpl*> owned;
+    for (const at::Tensor& each : zero->owned_parameters())
+      owned.insert(each.unsafeGetTensorImpl());
+    for (const auto& parameter : parts.pipe->named_parameters()) {
+      if (owned.count(parameter.value().unsafeGetTensorImpl()) == 0) {
+        with_states.erase(parameter.key());
+      }
+    }
+  }
+  return [here = std::move(here), with_states = std::move(with_states)](
+             const std::string& name, const Image& image, const std::vector<size_t>&) {
     const safetensors::File file(name, image);
     const auto& tensors = file.header().tensors;
     return std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) {
       // The tensor is a parameter ("0.weight") or a state of one ("0.weight/exp_avg").
       const std::string& tensor = each.first;
-      return here.count(tensor) != 0 || here.count(tensor.substr(0, tensor.rfind('/'))) != 0;
+      const size_t slash = tensor.rfind('/');
+      return here.count(tensor) != 0 ||
+             (slash != std::string::npos && with_states.count(tensor.substr(0, slash)) != 0);
     });
   };
 }
@@ -366,7 +380,7 @@ Snapshot take_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Pr
 
 Progress load_snapshot(GPipe& pipe, torch::optim::Optimizer& optimizer, const Snapshot& held) {
   return internal::load_run("load_snapshot", pipe, optimizer, [&](const ModelParts& parts) {
-    return internal::open_images(Gathering(parts.world, held, needs_of_layers(parts)).images());
+    return internal::open_images(Gathering(parts.world, held, needs_of(parts, optimizer)).images());
   });
 }
 

@@ -38,7 +38,7 @@ class Snapshot {
   std::vector<std::string> files() const;
   // The names of all files of the model and the optimizer, here or elsewhere; empty if empty().
   std::vector<std::string> all_files() const;
-  // A text that two snapshots have in common only if they are of one call of take_snapshot.
+  // A text that two snapshots have in common only if they have the same values in the same cut.
   std::string fingerprint() const;
 
   const internal::CheckpointImages& images() const { return images_; }

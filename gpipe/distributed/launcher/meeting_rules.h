@@ -49,7 +49,8 @@ class MeetingRules {
   void gave_up(int64_t number);
   // The same, because nothing has come from the process for the limit of its question.
   void was_cut_off(int64_t number);
-  // The others need not wait for this process, unless it asks after all.
+  // The others need not wait for this process, unless it asks after all. A planned world that waits
+  // for it does not come to exist.
   void does_not_come(int64_t number);
 
   // What is to be told now.
@@ -57,8 +58,8 @@ class MeetingRules {
   // When answers() must be called again, even if nothing else happens.
   std::optional<Time> next_time() const;
 
-  // Whether some processes wait for others.
-  bool waits() const { return meeting_ends_.has_value(); }
+  // Whether some processes wait for others, which does_not_come() may end.
+  bool waits() const { return meeting_ends_ || (planned_ && agreed_ != 0); }
   // Whether the process is in the world that exists.
   bool is_member(int64_t number) const { return members_left_.count(number) != 0; }
   // Whether the others have waited for this process in vain since a world exists, and it has not
@@ -78,6 +79,7 @@ class MeetingRules {
     std::set<int64_t> missing;    // members that have not arrived
     std::set<int64_t> left_over;  // survivors that wait for a later world
     std::map<int64_t, int64_t> local_ranks;
+    std::chrono::milliseconds patience{0};
     Time end;
   };
 
