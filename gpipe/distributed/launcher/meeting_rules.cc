@@ -13,6 +13,9 @@ constexpr std::chrono::seconds kStarting{20};
 // The time that the others wait for a process that was silent or cut off. They have waited for it
 // before. If it was only kept from running, it learns of that at once, and asks.
 constexpr std::chrono::seconds kSilent{2};
+// If answers() is called so much later than next_time() asks for, the launcher was kept from
+// running, and most likely the processes, too (Ctrl-Z, a machine that sleeps).
+constexpr std::chrono::seconds kPaused{1};
 // After so many planned worlds in a row to which no process has connected, those that ask first
 // meet without the others.
 constexpr int kMostInVain = 3;
@@ -139,6 +142,11 @@ std::chrono::milliseconds MeetingRules::patience_with(int64_t number,
 }
 
 std::vector<MeetingRules::Answer> MeetingRules::answers(Time now) {
+  if (const std::optional<Time> asked = next_time(); asked && now > *asked + kPaused) {
+    // The wait begins anew.
+    if (meeting_began_) meeting_began_ = now;
+    if (planned_) planned_->end = now + planned_->patience;
+  }
   if (planned_ && now >= planned_->end) {
     // If nobody has arrived, the network may be slow, so all are waited for again, a few times. The
     // first world is for all that live in any case.
@@ -226,7 +234,8 @@ void MeetingRules::plan(Time now) {
   next.generation = ++last_generation_;
   next.local_ranks = local_ranks_of(next.members);
   next.missing = {next.members.begin(), next.members.end()};
-  next.end = now + limit + kConnecting;
+  next.patience = limit + kConnecting;
+  next.end = now + next.patience;
   for (std::size_t rank = 0; rank < next.members.size(); ++rank) {
     const int64_t number = next.members[rank];
     asking_.erase(number);

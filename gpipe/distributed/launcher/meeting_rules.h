@@ -79,6 +79,7 @@ class MeetingRules {
     std::set<int64_t> missing;    // members that have not arrived
     std::set<int64_t> left_over;  // survivors that wait for a later world
     std::map<int64_t, int64_t> local_ranks;
+    std::chrono::milliseconds patience{0};
     Time end;
   };
 

@@ -102,6 +102,29 @@ TEST(MeetingRules, TheFirstWorldHasTheOrderOfTheLauncher) {
   EXPECT_EQ(run.rules.generation(), 1);
 }
 
+// Ctrl-Z stops the launcher, too. What happens to the processes in that time does not count.
+TEST(MeetingRules, APauseOfTheLauncherDoesNotCount) {
+  Played run(2);
+  run.meet({0, 1}, 0, 1);
+  run.ask(0, 1);
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.now = *run.rules.next_time() + milliseconds(3000);
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.ask(1, 1);
+  EXPECT_THAT(run.told(), ElementsAre("0: world 2 as 0 from 0 1", "1: world 2 as 1 from 0 1"));
+  run.rules.arrived(0, 2);
+  run.now = *run.rules.next_time() + milliseconds(3000);
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.rules.arrived(1, 2);
+  EXPECT_THAT(run.told(), ElementsAre("0: go 2", "1: go 2"));
+  run.ask(0, 2);
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.now = *run.rules.next_time() + milliseconds(3000);
+  EXPECT_THAT(run.told(), IsEmpty());
+  run.now = *run.rules.next_time();  // process 1 does not come after the pause, either
+  EXPECT_THAT(run.told(), ElementsAre("0: world 3 as 0 from 0"));
+}
+
 TEST(MeetingRules, SurvivorsKeepTheirOrderAndNewcomersComeBehind) {
   Played run(4);
   run.meet({0, 1, 2, 3}, 0, 1);
