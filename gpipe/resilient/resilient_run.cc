@@ -4,6 +4,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <map>
@@ -16,14 +17,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gpipe/distributed/control/failure.h"
-#include "gpipe/distributed/meet/addresses.h"
+#include "gpipe/internal/operators/carried_generators.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/saving.h"
-#include "machine/memory.h"
 #include "text/shown.h"
 
 namespace gpipe {
@@ -84,6 +84,15 @@ std::string best_of(const std::map<std::string, Holding>& found) {
   return best;
 }
 
+// A text about the files that no process holds.
+std::string loss_of(const std::map<std::string, Holding>& found) {
+  std::set<std::string> missing;
+  for (const auto& [fingerprint, holding] : found) {
+    missing.insert(holding.missing.begin(), holding.missing.end());
+  }
+  return absl::StrCat("no process holds ", absl::StrJoin(missing, ", "), " of the last snapshot");
+}
+
 // What a process tells of the snapshots that it holds, for holdings().
 json told_of(const std::vector<Snapshot>& held) {
   json told = json::array();
@@ -121,8 +130,31 @@ std::vector<json> exchange(const World& world, const std::string& what, const js
   });
 }
 
-std::string megabytes(int64_t bytes) {
-  return absl::StrFormat("%.1f MB", static_cast<double>(bytes) / 1e6);
+// Throws c10::ValueError unless all processes make the same run of their program.
+void check_runs(const std::vector<json>& ranks) {
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    const int64_t first = ranks.front().at("former_runs");
+    const int64_t other = ranks[rank].at("former_runs");
+    TORCH_CHECK_VALUE(first == other, "ResilientRun: rank 0 is in run ", first + 1,
+                      " of its process, and rank ", rank, " in run ", other + 1,
+                      ": a process that is started again begins with its first run, so make one "
+                      "ResilientRun in a program");
+  }
+}
+
+// Why the processes cannot read the checkpoint together; empty if they can.
+std::string damage_of(const std::string& path, const World& world) {
+  std::string own;
+  try {
+    (void)internal::open_checkpoint(path, world.rank(), world.size());
+  } catch (const std::exception& error) {
+    own = text::in_quotes(error.what());
+  }
+  for (const json& rank : exchange(world, "whether the checkpoint is whole", own)) {
+    const std::string damage = rank;
+    if (!damage.empty()) return damage;
+  }
+  return "";
 }
 
 ResilientOptions checked(ResilientOptions options) {
@@ -156,25 +188,9 @@ World as_replicas(const World& world, int64_t most) {
 
 namespace internal {
 
-std::string lack_of_memory(const std::vector<MemoryOfRank>& ranks) {
-  struct Machine {
-    int64_t processes = 0, to_come = 0, available = 0;
-  };
-  std::map<std::string, Machine> machines;  // by the name of the host
-  for (const MemoryOfRank& rank : ranks) {
-    Machine& machine = machines[rank.host];
-    ++machine.processes;
-    machine.to_come += rank.to_come;
-    machine.available = rank.available;
-  }
-  for (const auto& [host, machine] : machines) {
-    if (machine.available == 0 || machine.to_come <= machine.available) continue;
-    return absl::StrCat("the snapshots of the ", machine.processes, " processes on ", host,
-                        " take ", megabytes(machine.to_come), " more of its memory, and ",
-                        megabytes(machine.available),
-                        " are available: start fewer processes on it, or take more machines");
-  }
-  return "";
+std::atomic<int64_t>& runs_of_process() {
+  static std::atomic<int64_t> runs{0};
+  return runs;
 }
 
 }  // namespace internal
@@ -202,6 +218,7 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
         "ResilientRun::run was called again, and an object makes one run; give all steps to "
         "ResilientOptions::steps");
   }
+  former_runs_ = internal::runs_of_process()++;
   generator_ = internal::generator_state();
   std::optional<Clock::time_point> failed;
   const auto recovered = [&] {
@@ -308,7 +325,9 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
     if (!options_.path.empty() && step_ % options_.save_every == 0 && step_ != saved_) save(step_);
     line_ = 0;
     enter("step");
+    const internal::CarriedGenerators carried;
     body(parts_, step_);
+    check_generators(carried.layer());
     recoveries_in_a_row_ = 0;
     furthest_ = std::max(furthest_, step_ + 1);
   }
@@ -323,6 +342,19 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
   internal::in_call(processes, [&] {
     (void)processes->exchange("ResilientRun: the end", "", /*is_patient=*/true);
     return true;
+  });
+}
+
+void ResilientRun::check_generators(std::optional<int64_t> layer) const {
+  if (!layer || (!takes_snapshots() && options_.path.empty())) return;
+  // Within a call, so that the others, which know nothing of it, are told why this rank ends.
+  internal::in_call(world_.processes().get(), [&]() -> bool {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "ResilientRun: ", *layer < 0 ? "a layer" : absl::StrCat("layer ", *layer),
+        " gives its operators a generator whose state goes on from step to step. Such a state is "
+        "in no snapshot or checkpoint, so a recovery would draw other numbers. Give the operators "
+        "no generator, so that they draw from the pipeline's, or seed that generator in `body` "
+        "from the step's number, before each step");
   });
 }
 
@@ -360,12 +392,14 @@ int64_t ResilientRun::restore() {
   const Place printed = surely_printed();
   const std::vector<json> ranks =
       exchange(world_, "what each holds",
-               {{"held", told_of(held_)},
+               {{"former_runs", former_runs_},
+                {"held", told_of(held_)},
                 {"was_rank_0", was_rank_0_},
                 {"printed", {printed.step, printed.line}},
                 {"saved", saved_},
                 {"has_printed", printed_.step >= 0},
                 {"has_checkpoint", !options_.path.empty() && has_checkpoint(options_.path)}});
+  check_runs(ranks);
   is_saved_ = ranks.front().at("has_checkpoint");
   // A process whose call failed does not know whether the checkpoint was written.
   for (const json& rank : ranks) saved_ = std::max(saved_, rank.at("saved").get<int64_t>());
@@ -383,11 +417,16 @@ int64_t ResilientRun::restore() {
   }
   printed_ = sure.step > options_.steps ? Place() : sure;
   was_rank_0_ = world_.rank() == 0;
-
   const std::map<std::string, Holding> found = holdings(ranks);
   const std::string best = best_of(found);
   // Where snapshots are rarer than checkpoints, the last one may be older.
-  const bool is_older = is_saved_ && !best.empty() && found.at(best).step < saved_;
+  bool is_older = is_saved_ && !best.empty() && found.at(best).step < saved_;
+  const std::string damage = is_older ? damage_of(options_.path, world_) : "";
+  if (!damage.empty()) {
+    say("the newer checkpoint cannot be read: " + damage);
+    is_older = false;
+    saved_ = -1;
+  }
   if (!best.empty() && !is_older) {
     const Progress progress = load_snapshot(parts_.pipe, *parts_.optimizer, with(held_, best));
     // All processes have this state now. A second snapshot would be one too many while the next one
@@ -402,12 +441,7 @@ int64_t ResilientRun::restore() {
     return progress.step;
   }
   held_.clear();
-  std::set<std::string> missing;
-  for (const auto& [fingerprint, holding] : found) {
-    missing.insert(holding.missing.begin(), holding.missing.end());
-  }
-  const std::string lost =
-      absl::StrCat("no process holds ", absl::StrJoin(missing, ", "), " of the last snapshot");
+  const std::string lost = loss_of(found);
   if (is_saved_) {
     const Progress progress = load_checkpoint(parts_.pipe, *parts_.optimizer, options_.path);
     take(progress);
@@ -449,32 +483,6 @@ void ResilientRun::snapshot(int64_t step) {
   held_.erase(held_.begin(), held_.end() - 1);
   ++counts_.snapshots;
   counts_.snapshot_seconds += seconds_since(begin);
-}
-
-void ResilientRun::check_memory() {
-  const json own = {distributed::host_name(), counts_.planned_bytes - counts_.snapshot_bytes,
-                    machine::available_memory(), counts_.recoveries};
-  int64_t recoveries = 0;  // of the run: a process that was started again has fewer
-  std::vector<internal::MemoryOfRank> ranks;
-  internal::Processes& processes = *world_.processes();
-  internal::in_call(&processes, [&] {
-    for (const std::string& text :
-         processes.exchange("ResilientRun: the memory", own.dump(), /*is_patient=*/true)) {
-      const json rank = json::parse(text);
-      ranks.push_back({rank.at(0), rank.at(1), rank.at(2)});
-      recoveries = std::max(recoveries, rank.at(3).get<int64_t>());
-    }
-    return true;
-  });
-  if (options_.world.announce) {
-    say(absl::StrCat("snapshots every ", options_.snapshot_every, " steps: at most ",
-                     megabytes(counts_.planned_bytes), " of host memory in this process"));
-  }
-  const std::string lack = internal::lack_of_memory(ranks);
-  if (lack.empty()) return;
-  // A run that goes on after a death may do so in time, so it is not ended for that.
-  if (recoveries == 0) throw std::runtime_error("ResilientRun: " + lack);
-  say(lack);
 }
 
 void ResilientRun::save(int64_t step) {

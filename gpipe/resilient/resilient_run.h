@@ -8,6 +8,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -96,7 +97,9 @@ struct ResilientCounts {
 // accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
 // an optimizer is kept outside of ResilientParts. `make` makes the model anew: one that returns a
 // parameter of the world before is refused, since that is trained, or has no values any more. (A
-// frozen one that has its values may be kept.)
+// frozen one that has its values may be kept.) A generator that a layer gives to its operators is
+// neither copied nor saved, so it is refused, in the step that first draws from what a step has
+// left behind; one that `body` seeds for each step is not. A program makes one run.
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
@@ -133,9 +136,10 @@ class ResilientRun {
   // `max_recoveries` deaths in a row; WorldIsOver in a process that the others have gone on
   // without; std::runtime_error if a state is lost, and no checkpoint is there, or if a machine
   // lacks the memory for snapshots; c10::NotImplementedError, before the first step, for LBFGS and,
-  // where states are copied or saved, for another optimizer that cannot be saved; c10::ValueError
-  // for parts that do not fit; std::logic_error if it is called again, or if the World of the world
-  // before is kept.
+  // where states are copied or saved, for another optimizer that cannot be saved, and later for a
+  // layer's own generator; c10::ValueError for parts that do not fit, or if a process that was
+  // started again makes another of the program's runs than the rest; std::logic_error if it is
+  // called again, or if the World of the world before is kept.
   void run(const Make& make, const Body& body, const Body& end = nullptr);
 
   // Prints a line on rank 0, once for each step however often the step is repeated. Call it on all
@@ -160,6 +164,9 @@ class ResilientRun {
   void hand_over(int64_t staying);
   // Throws c10::ValueError if `parts_` cannot be trained and restored.
   void check_parts();
+  // Throws c10::NotImplementedError, for the whole run, if a layer has drawn from a generator whose
+  // state is neither copied nor saved. `layer`: as CarriedGenerators::layer().
+  void check_generators(std::optional<int64_t> layer) const;
   // Runs in one world, until the run ends or a failure is thrown.
   void run_in_world(const Make& make, const Body& body, const Body& end);
   // Restores what the processes hold together. Returns the step to begin with.
@@ -199,6 +206,7 @@ class ResilientRun {
   int64_t furthest_ = 0;
   int64_t recoveries_in_a_row_ = 0;
   bool has_run_ = false;
+  int64_t former_runs_ = 0;                 // that this process began before this one
   bool was_rank_0_ = false;                 // in the world that has last told its lines
   bool is_saved_ = false;                   // whether there is a checkpoint at `path`
   int64_t saved_ = -1;                      // the step of that checkpoint; -1: not known
@@ -213,6 +221,9 @@ class ResilientRun {
 World as_replicas(const World& world, int64_t most);
 
 namespace internal {
+
+// How many runs this process has begun. A test that plays a process that was started again sets it.
+std::atomic<int64_t>& runs_of_process();
 
 // The memory for snapshots that a rank will take beside what it has taken, and what its machine has
 // left (0: not known), in bytes.

@@ -1,6 +1,8 @@
 // Tests of a ResilientRun over processes of which some kill themselves in a phase, so that one is
 // left, which goes on alone.
+#include <ATen/CPUGeneratorImpl.h>
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -16,6 +18,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -30,6 +33,7 @@
 #include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/resilient/resilient_run.h"
+#include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/testing/processes/world_ranks.h"
 
@@ -57,6 +61,7 @@ using distributed::DistributedFailure;
 using distributed::Fault;
 using distributed::FaultKind;
 using distributed::WorldRanks;
+using ::testing::HasSubstr;
 using Say = WorldRanks::Say;
 
 constexpr int64_t kSteps = 8;
@@ -192,6 +197,28 @@ TEST(ResilientWorld, GoesOnFromACheckpointThatIsNewerThanTheSnapshot) {
   EXPECT_EQ(result, "2 " + ranks->next(0));  // from step 3, and not from step 0
 }
 
+TEST(ResilientWorld, GoesOnFromASnapshotIfTheNewerCheckpointIsDamaged) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    ResilientRun run(steps(10, path), meets(world), /*is_resilient=*/true);
+    std::string hash;
+    run.run(
+        make,
+        [&, rank = world.rank()](ResilientParts& parts, int64_t step) {
+          if (rank == 1 && step == 5) {
+            std::filesystem::resize_file(path + "/" + internal::part_name("optimizer", 1, 2), 9);
+            die();
+          }
+          train(parts, step);
+        },
+        [&](ResilientParts& parts, int64_t) { hash = parts.pipe->parameter_hash(); });
+    say(std::to_string(run.counts().repeated_steps) + " " + hash);
+    say(undisturbed());
+  });
+  const std::string result = ranks->next(0);
+  EXPECT_EQ(result, "5 " + ranks->next(0));
+}
+
 TEST(ResilientWorld, WritesTheCheckpointDuringWhichAProcessDied) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -275,13 +302,74 @@ TEST(ResilientWorld, RecoversFromTheFilesOfTwoEqualSnapshots) {
           [&](ResilientParts& parts, int64_t) { hash = parts.pipe->parameter_hash(); });
       return hash;
     };
-    if (number == 1) EXPECT_THROW(run_once(/*is_replaced=*/true), std::runtime_error);
+    if (number == 1) {
+      EXPECT_THROW(run_once(/*is_replaced=*/true), std::runtime_error);
+      internal::runs_of_process() = 0;
+    }
     say(distributed::outcome([&] { return run_once(/*is_replaced=*/false); }));
     say(undisturbed());
   });
   const std::string result = ranks->next(2);
   EXPECT_EQ(result, ranks->next(2));
   EXPECT_EQ(ranks->next(1), result);
+}
+
+// A layer that drops by a generator of its own.
+struct OwnDropImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    return input * at::empty_like(input).bernoulli_(0.8, generator);
+  }
+  at::Generator generator = at::detail::createCPUGenerator(7);
+};
+TORCH_MODULE(OwnDrop);
+
+// Only rank 1 has the layer, and only it can see that a new process would draw from the start.
+TEST(ResilientWorld, RefusesALayersGeneratorThatGoesOnFromStepToStep) {
+  for (const bool seeds : {false, true}) {
+    WorldRanks ranks(2, [&](const World& world, const Say& say) {
+      OwnDrop drop{nullptr};
+      ResilientRun run(steps(10), meets(world), /*is_resilient=*/true);
+      say(distributed::outcome([&] {
+        run.run(
+            [&](const World& met) {
+              drop = OwnDrop();
+              return parts_of(
+                  torch::nn::Sequential(torch::nn::Linear(4, 4), drop, torch::nn::Linear(4, 4)),
+                  met);
+            },
+            [&](ResilientParts& parts, int64_t step) {
+              if (seeds) drop->generator.set_current_seed(static_cast<uint64_t>(step));
+              train(parts, step);
+            });
+        return std::string("has run");
+      }));
+    });
+    const std::string first = ranks->next(0), second = ranks->next(1);
+    if (seeds) {
+      EXPECT_EQ(first + ", " + second, "has run, has run");
+      continue;
+    }
+    EXPECT_THAT(second, HasSubstr("ResilientRun: layer 1 gives its operators a generator"));
+    EXPECT_THAT(first, HasSubstr("layer 1 gives its operators a generator"));
+  }
+}
+
+// A process that is started again while the others make their second run begins with the first.
+TEST(ResilientWorld, RefusesAProcessThatMakesAnotherRun) {
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    internal::runs_of_process() = world.rank() == 0 ? 1 : 0;
+    ResilientRun run(steps(10), meets(world), /*is_resilient=*/true);
+    say(distributed::outcome([&] {
+      run.run(make, train);
+      return std::string("has run");
+    }));
+  });
+  for (const int64_t rank : {0, 1}) {
+    EXPECT_EQ(ranks->next(rank),
+              "value error: ResilientRun: rank 0 is in run 2 of its process, and rank 1 in run 1: "
+              "a process that is started again begins with its first run, so make one "
+              "ResilientRun in a program");
+  }
 }
 
 // The lines that rank 1 prints after rank 0 has died at the end of step 2, before its line of that

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "gpipe/checkpoint_phase.h"
+#include "gpipe/internal/operators/carried_generators.h"
 #include "gpipe/internal/threads/default_generators.h"
 #include "interception/interception.h"
 
@@ -300,6 +301,7 @@ void RandomStreams::check_not_recording(const char* what) const {
 at::Generator RandomStreams::given(const at::Generator& generator) {
   check_not_recording("a generator of a layer's own");
   ++given_draws_;
+  CarriedGenerators::see(generator, place_.layer);
   if (given_ == nullptr) return generator;
   if (checkpoint_phase() == CheckpointPhase::kCheckpointing) {
     at::Generator same = generator;  // another handle of the same generator
