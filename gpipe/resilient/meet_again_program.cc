@@ -7,7 +7,7 @@
 // WHEN is a time in ms: the process with that number kills itself so long after it begins to meet
 // the others again. With "early" it does so when it starts, the first time, and the others do not
 // begin to meet before it has started once more. With "waits" it does not end, and writes "waits"
-// again and again.
+// again and again. With "leaves" it ends with 0 in the first world.
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -116,6 +116,7 @@ void run(const std::string& stop_file, const std::string& when, const std::strin
     for (const int64_t rank : meeting.came_from) from += " " + std::to_string(rank);
     say("world " + in_world(meeting) + " from" + from + " local rank " +
         std::to_string(meeting.world.local_rank()));
+    if (when == "leaves" && number == who_dies) return;
     try {
       return work(meeting, stop_file);
     } catch (const gpipe::distributed::DistributedFailure& failure) {

@@ -356,6 +356,16 @@ TEST(MeetAgain, ARankThatIsKilledWhenTheOthersAreDoneFailsTheRun) {
   EXPECT_THAT(run.text(), Not(HasSubstr("started again")));
 }
 
+// The work of a rank that has left with 0 was that of its world. The next world goes on.
+TEST(MeetAgain, ARankIsStartedAgainInAWorldBehindOneThatARankHasLeft) {
+  Launched run({"--restarts=1"}, {"leaves", "3"});
+  const int64_t second = run.meets(3, 0);
+  run.send(0, SIGKILL);
+  run.has(1, "restart 1 of 1");
+  run.meets(3, second);
+  EXPECT_EQ(run.stop(), 0);
+}
+
 // When the others have done the run's work, the launcher ends a process that is still stopped and
 // has no part in the run any more.
 TEST(MeetAgain, ARankThatStaysStoppedEndsWithTheRun) {

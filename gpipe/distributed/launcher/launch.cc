@@ -321,10 +321,13 @@ class Run {
            !is_passed_on(status);
   }
 
+  // Whether a rank of the world that exists has ended with 0. Others of it may have met again.
+  bool has_ended_well() const { return ended_well_in_ == meeting_.generation(); }
+
   // Starts the rank again, or lets the others go on without it. `text` describes the rank's end.
   // Returns false if no rank is left to go on.
   bool go_on_without(Rank& rank, const std::string& text) {
-    const bool ends = !has_ended_well_.empty();  // other ranks have done the run's work
+    const bool ends = has_ended_well();  // other ranks have done the run's work
     if (!ends && restarts_ < options_.restarts) {
       try {
         restart(rank);
@@ -365,7 +368,7 @@ class Run {
   // If some ranks have ended with 0, they have done the run's work. If no rank that still runs is a
   // member of their world, ends those that run: they were left out, or wait for a next world.
   void end_left_over() {
-    if (has_ended_well_.empty() || ends_all() || first_failure_ != nullptr) return;
+    if (!has_ended_well() || ends_all() || first_failure_ != nullptr) return;
     const std::vector<int64_t> left = running();
     const auto works = [&](int64_t rank) { return meeting_.is_member(rank); };
     if (left.empty() || std::any_of(left.begin(), left.end(), works)) return;
@@ -382,7 +385,7 @@ class Run {
     const bool failed = exit_code_of(status) != 0;
     const bool survivable = is_survivable(rank, status);
     const bool is_member = meeting_.is_member(rank.number);
-    if (!failed && is_member) has_ended_well_.insert(rank.number);
+    if (!failed && is_member) ended_well_in_ = meeting_.generation();
     meeting_.ended(rank.number);
     if (!failed && first_failure_ == nullptr) {
       ended_well_before_.push_back(rank.number);
@@ -396,9 +399,7 @@ class Run {
     }
     if (survivable && go_on_without(rank, text)) {
       // Others of its world are done, so nobody does again what it has not done.
-      if (is_member && !has_ended_well_.empty() && lost_at_end_ == 0) {
-        lost_at_end_ = exit_code_of(status);
-      }
+      if (is_member && has_ended_well() && lost_at_end_ == 0) lost_at_end_ = exit_code_of(status);
       return end_left_over();
     }
     if (first_failure_ == nullptr) {
@@ -572,12 +573,12 @@ class Run {
   bool began_with_first_ = false;    // first_failure_ is known not to follow from another's
   bool interrupted_ = false;
   bool stopped_before_failure_ = false;
-  bool terminated_ = false;           // this launcher has sent SIGTERM to all
-  bool killed_ = false;               // this launcher has sent SIGKILL to all
-  int64_t restarts_ = 0;              // how many processes were started again
-  std::set<int64_t> has_ended_well_;  // ranks of the last world that ended with 0
-  bool ends_left_over_ = false;       // SIGTERM was sent by end_left_over()
-  int lost_at_end_ = 0;  // the exit code of a rank of that world that was lost after those
+  bool terminated_ = false;      // this launcher has sent SIGTERM to all
+  bool killed_ = false;          // this launcher has sent SIGKILL to all
+  int64_t restarts_ = 0;         // how many processes were started again
+  int64_t ended_well_in_ = -1;   // the last generation of which a rank ended with 0; -1: none
+  bool ends_left_over_ = false;  // SIGTERM was sent by end_left_over()
+  int lost_at_end_ = 0;          // the exit code of a rank of that world that was lost after those
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   std::optional<Clock::time_point> look_for_stopped_at_;

@@ -65,6 +65,7 @@ class MeetingPlace {
   bool is_given_up(int64_t number) const { return rules_.is_given_up(number); }
   // Whether this process is in the world that exists.
   bool is_member(int64_t number) const { return rules_.is_member(number); }
+  int64_t generation() const { return rules_.generation(); }
 
  private:
   struct Visitor {
