@@ -22,8 +22,8 @@ class CarriedGenerators {
   CarriedGenerators(const CarriedGenerators&) = delete;
   CarriedGenerators& operator=(const CarriedGenerators&) = delete;
 
-  // The first layer that has drawn from a generator that carries a state; negative if it is not
-  // known; nullopt if there is none.
+  // The first layer that has drawn from a generator that carries a state, or the number of layers
+  // if the loss function has; negative if the layer is not known; nullopt if there is none.
   std::optional<int64_t> layer() const;
 
   // A layer is about to draw from a generator that it gave.
