@@ -347,10 +347,10 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
 
 void ResilientRun::check_generators(std::optional<int64_t> layer) const {
   if (!layer || (!takes_snapshots() && options_.path.empty())) return;
-  const bool is_loss = *layer >= static_cast<int64_t>(parts_.pipe->size());
-  const std::string who = is_loss      ? "the loss function"
-                          : *layer < 0 ? "a layer"
-                                       : absl::StrCat("layer ", *layer);
+  const bool draws_in_loss = *layer >= static_cast<int64_t>(parts_.pipe->size());
+  const std::string who = draws_in_loss ? "the loss function"
+                          : *layer < 0  ? "a layer"
+                                        : absl::StrCat("layer ", *layer);
   // Within a call, so that the others, which know nothing of it, are told why this rank ends.
   internal::in_call(world_.processes().get(), [&]() -> bool {
     TORCH_CHECK_NOT_IMPLEMENTED(
