@@ -212,9 +212,9 @@ Rows transformers() {
   const double infinity = std::numeric_limits<double>::infinity();
   Rows rows = {
       transformers("kind", TransformerOptions(static_cast<TransformerKind>(7)), {"kind", "got 7"}),
-      transformers("hidden_size_most", gpt2().hidden_size((int64_t{1} << 20) + 1),
+      transformers("range_of_hidden_size", gpt2().hidden_size((int64_t{1} << 20) + 1),
                    {"hidden_size must be from 1 to 2^20, got 1048577"}),
-      transformers("vocab_size_zero", gpt2().vocab_size(0),
+      transformers("range_of_vocab_size", gpt2().vocab_size(0),
                    {"vocab_size must be from 1 to 2^24, got 0"}),
       transformers("heads_do_not_divide", gpt2().num_heads(5),
                    {"hidden_size must be a multiple of num_heads", "12 and 5"}),
