@@ -348,6 +348,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   proof.deadlock_free = derived.deadlock_free;
   proof.step = derived.step;
   proof.reload_wait = derived.reload_wait;
+  proof.offload_wait = derived.offload_wait;
   const auto devices = static_cast<int64_t>(plan.devices.size());
   proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
   proof.live = std::move(derived.live);

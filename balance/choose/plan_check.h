@@ -24,6 +24,8 @@ struct PlanProof {
   double step = 0;             // seconds; 0 if it deadlocks
   // seconds for which actions wait for what comes back from the host
   double reload_wait = 0;
+  // seconds by which actions begin later because what goes to the host before them is not there yet
+  double offload_wait = 0;
   double lower_bound = 0;  // step_lower_bound() for the plan's micro-batches
   // [device] The most bytes that are live at a time, as the profile predicts and as the trace of
   // the memory plan shows (empty without a trace).

@@ -279,7 +279,8 @@ TEST(PlanCheck, CopiesToTheHostAreCountedByHand) {
   const PlanProof slower = check_plan(plan, two_layers(), kTwo, machine);
   EXPECT_THAT(slower.problems, ElementsAre(HasSubstr("a step takes 10 s")));
   EXPECT_DOUBLE_EQ(slower.reload_wait, 1);
-  // One stage, which gives nothing to others.
+  // One stage, of whose 200 bytes 150 go: the caller gets its output. O0.0 waits from 4 s to
+  // 8 s, and L0.0 ends at 20 s, 2 s behind B0.1.
   plan.rows = plan.chunks = 3;
   plan.balance = {2};
   plan.checkpoints = {Checkpoint::kNever};
@@ -287,8 +288,11 @@ TEST(PlanCheck, CopiesToTheHostAreCountedByHand) {
   plan.schedule = Schedule::from_text(
       "stages 1\nmicro_batches 3\nworker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n");
   plan.devices.resize(1);
-  EXPECT_THAT(check_plan(plan, two_layers(), {1, 1, 1}, machine).live,
-              ElementsAre(2 * 20 + 2 + 7 + 3 * 1200 - 200));
+  const PlanProof alone = check_plan(plan, two_layers(), {1, 1, 1}, machine);
+  EXPECT_THAT(alone.live, ElementsAre(2 * 20 + 2 + 7 + 3 * 1200 - 150));
+  EXPECT_DOUBLE_EQ(alone.offload_wait, 4);
+  EXPECT_DOUBLE_EQ(alone.reload_wait, 2);
+  EXPECT_DOUBLE_EQ(alone.step, 3 * 6 + 4 + 2);
 }
 
 TEST(PlanCheck, FindsOfOffloadsWhatExplainFinds) {
@@ -329,6 +333,7 @@ TEST(PlanCheck, FindsOfOffloadsWhatExplainFinds) {
           EXPECT_NEAR(proof.reload_wait, explain(profile, plan.balance, options).reload_wait, 1e-9);
           if (more_time == 0) {
             EXPECT_NEAR(proof.reload_wait, 0, 1e-9);
+            EXPECT_NEAR(proof.offload_wait, 0, 1e-9);
           }
           if (plan.schedule != without_offloads(plan.schedule)) ++with;
           if (proof.reload_wait > 1e-9) ++waiting;

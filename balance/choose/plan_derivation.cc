@@ -28,7 +28,7 @@ struct Stage {
   double state = 0;    // bytes of parameters, of what the optimizer keeps for them, and of buffers
   double workspace = 0;
   double arrives = 0;  // bytes that arrive for a micro-batch
-  double leaves = 0;   // bytes that other stages get of a micro-batch
+  double leaves = 0;   // bytes that other stages or the caller get of a micro-batch
   double kept = 0;     // bytes of activations of a micro-batch
   double waits = 0;    // bytes kept between the halves of a backward
 };
@@ -88,7 +88,7 @@ class Derivation {
       }
       const int64_t before = s == 0 ? profile.input : profile.layers[stage.first - 1].output;
       stage.arrives = static_cast<double>(before);
-      if (s + 1 < stages_.size()) stage.leaves = output(s);
+      stage.leaves = output(s);
       for (const SkipProfile& skip : profile.skips) {
         const auto bytes = static_cast<double>(skip.bytes);
         const bool stays = stage_of(skip.to) == stage_of(skip.from);
@@ -111,7 +111,8 @@ class Derivation {
     const auto cells = stages_.size() * sizes_.size();
     std::vector<double> forward_end(cells, -1), backward_end(cells, -1);
     std::vector<size_t> next(table.size());
-    std::vector<double> free(table.size());
+    // [worker] When it has computed, and when it is free, also of what must go to the host.
+    std::vector<double> computed(table.size()), free(table.size());
     const auto cell = [&](size_t stage, int32_t m) {
       return stage * sizes_.size() + static_cast<size_t>(m);
     };
@@ -129,9 +130,7 @@ class Derivation {
         while (next[w] < table[w].size()) {
           const Action& action = table[w][next[w]];
           if (!computes(action.kind)) {
-            const double end = move(action, w, free[w]);
-            spans_.push_back({free[w], end});
-            free[w] = end;
+            free[w] = move(action, w, free[w]);
             ++next[w];
             going = true;
             continue;
@@ -140,7 +139,7 @@ class Derivation {
           const int32_t m = action.micro_batch;
           const bool is_forward = action.kind == ActionKind::kForward;
           const bool is_weights = action.kind == ActionKind::kWeightGradient;
-          double start = free[w];
+          double start = computed[w];
           bool ready = true;
           if (is_forward && s > 0) {
             start = std::max(start, arrival(forward_end, s - 1, s, m, output(s - 1), ready));
@@ -161,13 +160,14 @@ class Derivation {
           if (!is_forward && forward_end[cell(s, m)] < 0) ready = false;
           if (is_weights && backward_end[cell(s, m)] < 0) ready = false;
           if (!ready) break;
-          start = after_reload(action, start);
+          offload_wait_ += std::max(free[w] - start, 0.0);
+          start = after_reload(action, std::max(start, free[w]));
           const double end = start + cost(action);
           note_copy(w, next[w], end);
           if (is_forward) forward_end[cell(s, m)] = end;
           if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
           spans_.push_back({start, end});  // also an empty span, as the step may end with it
-          free[w] = end;
+          computed[w] = free[w] = end;
           ++next[w];
           going = true;
         }
@@ -255,12 +255,13 @@ class Derivation {
   }
 
   double reload_wait() const { return reload_wait_; }
+  double offload_wait() const { return offload_wait_; }
 
  private:
   using Cell = std::pair<int32_t, int32_t>;  // stage, micro-batch
 
   // The bytes of a cell that an offload behind its part takes: what the part's operators made, but
-  // not what other stages got; of a cell that recomputes, what other stages sent.
+  // not what other stages or the caller got; of a cell that recomputes, what other stages sent.
   double goes(const Action& part) const {
     const Stage& stage = stages_[static_cast<size_t>(part.stage)];
     double bytes = 0;
@@ -401,6 +402,7 @@ class Derivation {
   std::map<Cell, Copies> copies_;
   std::vector<double> out_free_, back_free_;  // [worker] when its link copies the next one
   double reload_wait_ = 0;
+  double offload_wait_ = 0;
 };
 
 }  // namespace
@@ -413,6 +415,7 @@ PlanDerivation derive_plan(const PipelinePlan& plan, const Profile& profile,
   result.deadlock_free = derivation.run();
   result.step = result.deadlock_free ? derivation.step() : 0.0;
   result.reload_wait = derivation.reload_wait();
+  result.offload_wait = derivation.offload_wait();
   for (size_t d = 0; d < plan.devices.size(); ++d) result.live.push_back(derivation.live(d));
   return result;
 }

@@ -16,6 +16,7 @@ struct PlanDerivation {
   bool deadlock_free = false;  // no deadlock if sends never wait, as the runtime's do not
   double step = 0;             // seconds; 0 if it deadlocks
   double reload_wait = 0;      // seconds for which actions wait for what comes back from the host
+  double offload_wait = 0;     // seconds by which they begin later because of what goes there
   std::vector<int64_t> live;   // [worker] the most bytes that its device holds at a time
 };
 

@@ -1,15 +1,33 @@
 #include "balance/choose/plan_options.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gpipe/placement.h"
+#include "gpipe/schedule/action.h"
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
+namespace {
+
+// The schedule without the actions of later micro-batches.
+Schedule of_the_first(int64_t micro_batches, const Schedule& schedule) {
+  std::vector<std::vector<Action>> workers = schedule.table();
+  for (std::vector<Action>& actions : workers) {
+    const auto is_later = [&](const Action& action) { return action.micro_batch >= micro_batches; };
+    actions.erase(std::remove_if(actions.begin(), actions.end(), is_later), actions.end());
+  }
+  return Schedule::create(schedule.stages(), micro_batches, std::move(workers));
+}
+
+}  // namespace
 
 GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Device>& devices) {
   check_plan_value(plan, "pipe_options: ");
@@ -41,6 +59,10 @@ StepOptions step_options(const PipelinePlan& plan) {
       throw std::invalid_argument("the plan is for " + std::to_string(placement.stages()) +
                                   " stages, but the pipeline has " + std::to_string(stages) +
                                   "; build it with pipe_options() of the same plan");
+    }
+    if (micro_batches < plan.schedule.micro_batches() &&
+        plan.schedule != without_offloads(plan.schedule)) {
+      return of_the_first(micro_batches, plan.schedule);
     }
     for (const NamedSchedule& named : named_schedules()) {
       if (named.name != plan.schedule_name) continue;

@@ -28,7 +28,9 @@ GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Devic
 
 // Sets the schedule. A mini-batch with fewer micro-batches than the plan's, such as the last one of
 // an epoch, gets the schedule of the same name for its number of micro-batches. If the schedule was
-// searched, such a mini-batch gets the default schedule of the placement.
+// searched, such a mini-batch gets the default schedule of the placement. If the plan has offloads,
+// a smaller one gets the plan's own schedule without the micro-batches that are missing, so that it
+// needs no more memory.
 StepOptions step_options(const PipelinePlan& plan);
 
 }  // namespace gpipe::balance

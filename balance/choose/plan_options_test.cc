@@ -7,13 +7,18 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
+#include "gpipe/schedule/offloads.h"
+#include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/search/search.h"
+#include "gpipe/schedule/simulate.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::balance {
@@ -86,6 +91,23 @@ TEST(PlanOptions, ASmallerMiniBatchHasAScheduleToo) {
       EXPECT_GT(pipe->step({at::rand({rows, 4})}, {}, mean(), step_options(plan)).loss, 0) << name;
     }
   }
+}
+
+TEST(PlanOptions, ASmallerMiniBatchKeepsItsOffloads) {
+  SimulateOptions costs;
+  costs.offload.bytes = [](const Action&) { return 1.0; };
+  PipelinePlan plan = v_plan();
+  plan.schedule = with_offloads(found(), Routes::create(4), costs);
+  ASSERT_NE(plan.schedule, without_offloads(plan.schedule));
+  const std::vector<double> most = simulate(plan.schedule, costs).peak;
+  for (const int64_t micro_batches : {1, 2, 3}) {
+    const Schedule smaller = step_options(plan).schedule_for(4, micro_batches);
+    EXPECT_EQ(smaller.placement(), plan.placement());
+    const std::vector<double> peak = simulate(smaller, costs).peak;  // verifies it, too
+    for (size_t w = 0; w < peak.size(); ++w) EXPECT_LE(peak[w], most[w]) << smaller;
+  }
+  EXPECT_NE(step_options(plan).schedule_for(4, 3),
+            without_offloads(step_options(plan).schedule_for(4, 3)));
 }
 
 TEST(PlanOptions, EachDeviceHasItsStages) {

@@ -63,12 +63,13 @@ CellMemory cell_memory(ActionKind kind, bool recomputed) {
 }
 
 double offloaded_bytes(const StageCosts& stage, ActionKind after, bool recomputed) {
+  const int64_t leaves = stage.sent + stage.returned;
   int64_t bytes = 0;
   if (after == ActionKind::kInputGradient) {
-    bytes = stage.waiting - stage.received - stage.sent;
+    bytes = stage.waiting - stage.received - leaves;
   } else if (after == ActionKind::kForward) {
     const bool from_caller = stage.layers.first == 0;
-    bytes = !recomputed ? stage.kept - stage.sent : from_caller ? 0 : stage.received;
+    bytes = !recomputed ? stage.kept - leaves : from_caller ? 0 : stage.received;
   }
   return static_cast<double>(std::max<int64_t>(bytes, 0));
 }

@@ -42,8 +42,9 @@ CellMemory cell_memory(ActionKind kind, bool recomputed);
 
 // The bytes that an offload behind `after`, a forward or the first half of a backward, brings to
 // the host (docs/design/offload.md, "What goes"): what the cell's operators made, without what
-// other stages get; of a cell that recomputes its inputs, if they came from another stage. Where a
-// profile does not tell the two apart, it is the less.
+// other stages and the caller get; of a cell that recomputes its inputs, if they came from another
+// stage. Where a profile does not tell the two apart, it is the less. A memory plan knows what a
+// profile does not: what stays because it is small, or because a first cell made it.
 double offloaded_bytes(const StageCosts& stage, ActionKind after, bool recomputed);
 
 }  // namespace gpipe::balance

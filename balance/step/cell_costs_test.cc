@@ -69,6 +69,9 @@ TEST(CellCosts, WhatGoesToTheHostIsWhatTheCellMade) {
   EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 10);
   costs.sent = 4;  // other stages get it
   EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 6);
+  costs.returned = 5;  // the caller gets it
+  EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 1);
+  costs.returned = 0;
   costs.sent = 11;
   EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/false), 0);
   EXPECT_EQ(offloaded_bytes(costs, ActionKind::kForward, /*recomputed=*/true), 100);

@@ -94,6 +94,7 @@ CutCosts cut_costs(const Profile& profile, const std::vector<int64_t>& balance, 
       std::move(crossing_routes.bytes)};
 
   costs.stages.front().received = profile.input;
+  costs.stages.back().returned = profile.layers.back().output;
   for (int64_t id = 0; id < costs.routes.size(); ++id) {
     const Route& route = costs.routes[static_cast<RouteId>(id)];
     const int64_t bytes = costs.bytes[static_cast<size_t>(id)];

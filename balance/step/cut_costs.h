@@ -32,6 +32,7 @@ struct StageCosts {
   int64_t workspace = 0;  // the largest of a layer
   int64_t received = 0;   // the activation and the skips that arrive
   int64_t sent = 0;       // the activation and the skips that leave; 0 for the last stage
+  int64_t returned = 0;   // the model's output, which the caller gets; 0 for all but the last stage
 };
 
 struct CutCosts {

@@ -51,6 +51,8 @@ TEST(CutCosts, StagesAreSumsOfTheirLayers) {
   EXPECT_EQ(stage.workspace, 7 * 3) << "the largest";
   EXPECT_EQ(stage.received, 40);
   EXPECT_EQ(stage.sent, 0);
+  EXPECT_EQ(stage.returned, profile().layers.back().output);
+  EXPECT_EQ(costs.stages[0].returned, 0);
   EXPECT_EQ(costs.stages[0].received, 1000);
   EXPECT_EQ(costs.stages[0].sent, 40);
   EXPECT_THAT(costs.bytes, ElementsAre(40));

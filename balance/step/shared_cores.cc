@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "gpipe/schedule/action.h"
+
 namespace gpipe::balance {
 namespace {
 
@@ -18,6 +20,7 @@ SharedRun share_cores(const Simulation& run, int64_t cores, double contention) {
   std::vector<Edge> edges;
   for (size_t worker = 0; worker < run.workers.size(); ++worker) {
     for (const TimedAction& timed : run.workers[worker]) {
+      if (!computes(timed.action.kind)) continue;  // it waits for a copy
       edges.push_back({timed.start, static_cast<int64_t>(worker), 1});
       edges.push_back({timed.end, static_cast<int64_t>(worker), -1});
     }

@@ -11,7 +11,7 @@ namespace gpipe::balance {
 
 struct SharedRun {
   double makespan = 0;       // in the unit of the simulation
-  std::vector<double> busy;  // [worker] the time spent in actions
+  std::vector<double> busy;  // [worker] the time spent in actions that compute
 };
 
 // Returns `run` on a machine where only `cores` workers (0: all) can run at the same time. The

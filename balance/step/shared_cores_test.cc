@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "gpipe/schedule/action.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
 
 namespace gpipe::balance {
 namespace {
@@ -39,6 +41,20 @@ TEST(ShareCores, ContentionIsFeltBesideOthersOnly) {
   const SharedRun shared = share_cores(run(2, 2), 0, 1.5);
   EXPECT_DOUBLE_EQ(shared.makespan, (3 + 0.5) * 3.0);
   EXPECT_DOUBLE_EQ(share_cores(run(1, 5), 0, 1.5).makespan, 15.0) << "alone";
+}
+
+// O0.0 waits from 2 s to 4 s.
+TEST(ShareCores, AWaitForACopyIsNotBusy) {
+  SimulateOptions costs{uniform_cost({1.0, 2.0}), {}};
+  costs.offload.bytes = [](const Action&) { return 3.0; };
+  costs.offload.to_host = 1.0;
+  const Simulation waits =
+      simulate(Schedule::from_text("stages 1\nmicro_batches 3\n"
+                                   "worker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n"),
+               costs);
+  const SharedRun shared = share_cores(waits, 0, 1.0);
+  EXPECT_DOUBLE_EQ(shared.makespan, 3 * 3.0 + 2.0);
+  EXPECT_DOUBLE_EQ(shared.busy[0], 3 * 3.0);
 }
 
 TEST(ShareCores, NothingTakesNoTime) {

@@ -193,6 +193,10 @@ TEST(StepModel, WhatIsOnTheHostIsNotHeldAndItsCopiesTakeTime) {
   StepModel offloads =
       model(Schedule::from_text("stages 1\nmicro_batches 3\n"
                                 "worker 0: F0.0 F0.1 O0.0 F0.2 B0.2 L0.0 B0.1 B0.0\n"));
+  EXPECT_EQ(offloads.stage_memory(0, 1).held, 3 * 11) << "the output is the caller's";
+  offloads.costs[0].stages[0].returned = 4;
+  EXPECT_EQ(offloads.stage_memory(0, 1).held, 3 * 11 - 6);
+  offloads.costs[0].stages[0].returned = 0;
   EXPECT_EQ(offloads.stage_memory(0, 1).held, 3 * 11 - 10);
   EXPECT_EQ(step(offloads), 9);
   offloads.machine.host_bandwidth = 10;  // a copy takes 1 s
