@@ -2,7 +2,7 @@
 """Kills random processes of runs at random moments, and compares all losses and the hash with an undisturbed run's.
 
 deaths.py LAUNCH PROGRAM [--text=FILE] [--deaths=20] [--minutes=0] [--seed=1] [--first=0] [--steps=200]
-          [--targeted=0.33] [--phases=meet,make,...]
+          [--targeted=0.33] [--phases=meet,make,...] [--slow=5]
 
 Each run draws, from the seed and its own number: a layout (one pipeline over four processes, two replicas of two, four
 replicas of one with a ZeroOptimizer); how often snapshots are taken; whether dead processes are started again, have
@@ -15,7 +15,9 @@ PROGRAM is examples/language_model, which needs a text, or examples/guide:surviv
 --all_say=EXPRESSION each process of an undisturbed run must write a line that matches it.
 
 Prints a line for each run, and at the end how many deaths were in each phase, and the times from a death until the
-state is restored, and until the next step that had not been made before. Exit code 1 if any run differs.
+state is restored, and until the next step that had not been made before: after each death, and after the last death
+of a recovery, since others can die in it. A recovery of more than --slow seconds behind its last death is printed
+with its lines. Exit code 1 if any run differs.
 --first=17 --deaths=1 repeats run 17 alone.
 """
 import argparse
@@ -198,18 +200,25 @@ class Count:
     def __init__(self):
         self.runs = self.deaths = self.bad = self.from_disk = self.early = self.twice = 0
         self.phases, self.layouts, self.ways = (collections.Counter() for _ in range(3))
-        self.restored, self.new_step = [], []
+        self.restored, self.new_step, self.after_last = [], [], []
 
-    def add_times(self, run, killed):
-        restored, steps = run.moments(RESTORED), run.moments(STEP)
-        for death, _ in killed:
+    def add_times(self, run, killed, slow):
+        """Adds the times of all deaths. Returns (death, new step) of each that took long behind the last death."""
+        restored, steps, long = run.moments(RESTORED), run.moments(STEP), []
+        for index, (death, _) in enumerate(killed):
             back = next((moment for moment in restored if moment > death), None)
             if back is None:
                 continue  # It was a spare, or the run was done.
             self.restored.append(back - death)
             new = next((moment for moment in steps if moment > back), None)
-            if new is not None:
-                self.new_step.append(new - death)
+            if new is None:
+                continue
+            self.new_step.append(new - death)
+            if index + 1 == len(killed) or killed[index + 1][0] > new:
+                self.after_last.append(new - death)
+                if new - death > slow:
+                    long.append((death, new))
+        return long
 
     def text(self):
         def times(values):
@@ -220,7 +229,8 @@ class Count:
                 f"deaths by phase: {phases}\n"
                 f"runs by layout: {dict(self.layouts)}; {dict(self.ways)}\n"
                 f"from a death until the state is restored: {times(self.restored)}; "
-                f"until the next new step: {times(self.new_step)}")
+                f"until the next new step: {times(self.new_step)}; "
+                f"if nobody else dies before it: {times(self.after_last)}")
 
 
 def undisturbed_run(args, layout):
@@ -249,6 +259,7 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--targeted", type=float, default=0.33)
+    parser.add_argument("--slow", type=float, default=5)
     parser.add_argument("--phases", type=lambda text: text.split(","), default=PHASES)
     args = parser.parse_args()
     if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
@@ -291,7 +302,7 @@ def main():
         count.phases.update(phase for _, phase in killed)
         count.layouts[plan.layout] += 1
         count.ways[plan.replaced] += 1
-        count.add_times(run, killed)
+        long = count.add_times(run, killed, args.slow)
         verdict = "equal" if is_same else "ended before it began" if is_early else "DIFFERENT"
         print(f"run {number}: {plan.layout}, a snapshot every {plan.every} steps, {plan.replaced}, deaths in "
               f"{[phase for _, phase in killed]}{', from the disk' if is_from_disk else ''}: {verdict}, {twice} twice",
@@ -301,6 +312,10 @@ def main():
             print("\n".join(f"  | {moment - run.begin:7.2f} {line}" for moment, line in run.lines
                             if not STEP.search(line) or moment > run.lines[-1][0] - 3), flush=True)
             print("  deaths at " + ", ".join(f"{moment - run.begin:.2f} in {phase}" for moment, phase in killed))
+        for death, new in long:
+            print(f"  {new - death:.2f} s from a death at {death - run.begin:.2f} until a new step")
+            print("\n".join(f"  | {moment - run.begin:7.2f} {line}" for moment, line in run.lines
+                            if death - 0.5 < moment <= new and (not STEP.search(line) or moment == new)), flush=True)
         number += 1
     print(count.text())
     sys.exit(count.bad != 0 or count.deaths == 0)

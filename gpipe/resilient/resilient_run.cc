@@ -13,7 +13,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -157,6 +157,10 @@ std::string damage_of(const std::string& path, const World& world) {
   return "";
 }
 
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
+}
+
 ResilientOptions checked(ResilientOptions options) {
   TORCH_CHECK_VALUE(options.steps >= 0, "ResilientOptions::steps is ", options.steps,
                     ": give 0 or more");
@@ -246,6 +250,9 @@ void ResilientRun::run(const Make& make, const Body& body, const Body& end) {
       }
       lost_ = failure.what();
       faults_ = failure.faults();
+      for_each_kept([](Former& former, const at::Tensor& tensor) {
+        former.is_changed = version_of(tensor) != former.version;
+      });
       ++counts_.recoveries;
       if (!failed) failed = Clock::now();
     } catch (...) {
@@ -302,16 +309,17 @@ void ResilientRun::run_in_world(const Make& make, const Body& body, const Body& 
     parts_ = make(world_);
   } catch (const c10::Error&) {
     // A pipeline over replicas refuses a model that some of them have trained.
-    if (std::any_of(parameters_.begin(), parameters_.end(),
-                    [](const auto& parameter) { return !parameter.expired(); })) {
-      say("parameters of the world before are still kept: make the model anew in make()");
-    }
+    bool is_kept = false;
+    for_each_kept([&](const Former&, const at::Tensor&) { is_kept = true; });
+    if (is_kept) say("tensors of the world before are still kept: make the model anew in make()");
     throw;
   }
   check_parts();
   if (!kept_at_first_) kept_at_first_ = kept();
   enter("restore");
   const int64_t first = restore();
+  for_each_kept(
+      [](Former& former, const at::Tensor& tensor) { former.version = version_of(tensor); });
   counts_.repeated_steps += std::max<int64_t>(furthest_ - first, 0);
   // A snapshot is taken after a recovery, too, because new processes hold nothing yet.
   if (takes_snapshots()) snapshot(first);
@@ -366,6 +374,13 @@ void ResilientRun::check_generators(std::optional<int64_t> layer) const {
   });
 }
 
+template <typename Function>
+void ResilientRun::for_each_kept(Function function) {
+  for (Former& former : former_) {
+    if (auto tensor = former.tensor.lock()) function(former, at::Tensor(std::move(tensor)));
+  }
+}
+
 void ResilientRun::check_parts() {
   TORCH_CHECK_VALUE(parts_.pipe && parts_.optimizer != nullptr, "ResilientRun: make() returned no ",
                     parts_.pipe ? "optimizer" : "pipeline",
@@ -374,22 +389,27 @@ void ResilientRun::check_parts() {
                     "ResilientRun: make() returned only one of ResilientParts::keep and put_back; "
                     "give both, or none");
   // No other tensor gets the address of one to which a weak pointer is kept.
-  std::unordered_set<const c10::TensorImpl*> former;
-  for (const auto& parameter : parameters_) former.insert(parameter._unsafe_get_target());
-  parameters_.clear();
-  for (const auto& parameter : parts_.pipe->named_parameters()) {
-    const at::Tensor& tensor = parameter.value();
-    if (!tensor.defined()) continue;
-    // A frozen table that the program keeps has the values that it had.
-    const bool keeps_values = !tensor.requires_grad() && !tensor.is_meta();
-    TORCH_CHECK_VALUE(keeps_values || former.count(tensor.unsafeGetTensorImpl()) == 0,
-                      "ResilientRun: make() returned a pipeline with a parameter of the world "
-                      "before, ",
-                      text::in_quotes(parameter.key()),
-                      ", which is trained, or has no values in this process; make the model anew "
-                      "in make()");
-    parameters_.emplace_back(tensor.getIntrusivePtr());
+  std::unordered_map<const c10::TensorImpl*, bool> is_changed;
+  for (const Former& former : former_) {
+    is_changed[former.tensor._unsafe_get_target()] = former.is_changed;
   }
+  former_.clear();
+  const auto check = [&](const char* what, const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto found = is_changed.find(tensor.unsafeGetTensorImpl());
+    // A frozen table that the program keeps has the values that it had.
+    TORCH_CHECK_VALUE(
+        found == is_changed.end() || !(found->second || tensor.requires_grad() || tensor.is_meta()),
+        "ResilientRun: make() returned a pipeline with a ", what, " of the world before, ",
+        text::in_quotes(name),
+        ", which has been trained or changed, or has no values in this process; make the model "
+        "anew in make()");
+    former_.push_back({WeakTensor(tensor.getIntrusivePtr())});
+  };
+  for (const auto& each : parts_.pipe->named_parameters()) {
+    check("parameter", each.key(), each.value());
+  }
+  for (const auto& each : parts_.pipe->named_buffers()) check("buffer", each.key(), each.value());
   const bool is_saved = is_resilient_ || !options_.path.empty();
   if (is_saved || dynamic_cast<torch::optim::LBFGS*>(parts_.optimizer.get()) != nullptr) {
     internal::check_can_be_saved(parts_.pipe, *parts_.optimizer);

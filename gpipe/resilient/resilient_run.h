@@ -96,10 +96,10 @@ struct ResilientCounts {
 // follow from its number or from ResilientParts::keep. Gradients are not kept, so a body that
 // accumulates them does so within one step, and not over several. No copy of a world, a pipeline or
 // an optimizer is kept outside of ResilientParts. `make` makes the model anew: one that returns a
-// parameter of the world before is refused, since that is trained, or has no values any more. (A
-// frozen one that has its values may be kept.) A generator that a layer gives to its operators is
-// neither copied nor saved, so it is refused, in the step that first draws from what a step has
-// left behind; one that `body` seeds for each step is not. A program makes one run.
+// parameter or buffer of the world before is refused, since that has been changed, or has no values
+// any more. (A frozen one that has its values may be kept.) A generator that a layer gives to its
+// operators is neither copied nor saved, so it is refused, in the step that first draws from what a
+// step has left behind; one that `body` seeds for each step is not. A program makes one run.
 //
 // An exception of the user's ends the run on all ranks, as without this class: only what dies, or
 // is silent for longer than WorldOptions::silence_limit, is recovered from.
@@ -193,8 +193,18 @@ class ResilientRun {
   World world_;
   int64_t generation_ = 0;  // of `world_`, or of the one in which some were left over
   ResilientParts parts_;
-  // The parameters of the last world's model, to recognize them.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  // A parameter or buffer of the last world's model, to recognize it.
+  struct Former {
+    WeakTensor tensor;
+    uint32_t version = 0;  // when that world's state was restored
+    bool is_changed = false;
+  };
+  // Calls function(former, tensor) for each that still exists.
+  template <typename Function>
+  void for_each_kept(Function function);
+
+  std::vector<Former> former_;
   // The last snapshot that is complete on all processes, and perhaps a newer one that may be
   // complete on some only.
   std::vector<Snapshot> held_;

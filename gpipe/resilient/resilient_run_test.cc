@@ -312,12 +312,18 @@ void lose_once(const std::function<torch::nn::Sequential()>& model) {
 TEST(ResilientRun, RefusesAModelThatIsKept) {
   const torch::nn::Sequential kept(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
   EXPECT_THAT([&] { lose_once([&] { return kept; }); },
-              ThrowsMessage<c10::ValueError>(
-                  HasSubstr("a parameter of the world before, '0.weight', which is trained")));
+              ThrowsMessage<c10::ValueError>(HasSubstr(
+                  "a parameter of the world before, '0.weight', which has been trained")));
   const torch::nn::Linear layer(4, 4);
   EXPECT_THAT(
       [&] { lose_once([&] { return torch::nn::Sequential(torch::nn::Dropout(0.5), layer); }); },
-      ThrowsMessage<c10::ValueError>(HasSubstr("'1.weight', which is trained")));
+      ThrowsMessage<c10::ValueError>(HasSubstr("'1.weight', which has been trained")));
+  // Statistics change without a gradient, and so may a frozen table into which a layer writes.
+  const torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(4).affine(false));
+  EXPECT_THAT(
+      [&] { lose_once([&] { return torch::nn::Sequential(torch::nn::Linear(4, 4), norm); }); },
+      ThrowsMessage<c10::ValueError>(
+          HasSubstr("a buffer of the world before, '1.running_mean', which has been")));
   // As a pipeline over replicas, which compares the values.
   const auto throws_then = [](bool keeps) {
     std::vector<torch::nn::Sequential> models;
@@ -341,8 +347,11 @@ TEST(ResilientRun, TakesANewModelBesideTheOldOne) {
   const torch::nn::Dropout dropout(0.5);  // has no parameters
   const torch::nn::Linear frozen(4, 4);   // keeps its values
   for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  // Its statistics are only read.
+  torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(4).affine(false));
+  norm->eval();
   for (const torch::nn::AnyModule& kept :
-       {torch::nn::AnyModule(dropout), torch::nn::AnyModule(frozen)}) {
+       {torch::nn::AnyModule(dropout), torch::nn::AnyModule(frozen), torch::nn::AnyModule(norm)}) {
     models.clear();
     lose_once([&] {
       models.emplace_back(torch::nn::Linear(4, 4));
