@@ -1,7 +1,8 @@
 #include "gpipe/runtime/running_code.h"
 
 #include <algorithm>
-#include <mutex>
+
+#include "gpipe/runtime/mutex.h"
 
 namespace gpipe::internal {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 // The registry is never destroyed, because threads may outlive static objects.
 template <typename State>
 struct Registry {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<const State>> states;
+  Mutex mutex;
+  std::vector<std::weak_ptr<const State>> states GPIPE_GUARDED_BY(mutex);
 
   static Registry& instance() {
     static auto* const registry = new Registry;
@@ -23,7 +24,7 @@ struct Registry {
 RunningCode::RunningCode(std::vector<std::string> names) : state_(std::make_shared<State>()) {
   state_->names = std::move(names);
   auto& registry = Registry<State>::instance();
-  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   auto& states = registry.states;
   states.erase(
       std::remove_if(states.begin(), states.end(),
@@ -35,7 +36,7 @@ RunningCode::RunningCode(std::vector<std::string> names) : state_(std::make_shar
 RunningCode::Moment RunningCode::all_now() {
   Moment moment;
   auto& registry = Registry<State>::instance();
-  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   for (const std::weak_ptr<const State>& each : registry.states) {
     std::shared_ptr<const State> state = each.lock();
     if (state == nullptr) continue;

@@ -14,7 +14,8 @@ STEP = """
 gpipe/gpipe.h gpipe/gpipe.cc gpipe/internal/run/pipeline.h gpipe/internal/run/pipeline.cc gpipe/runtime/executor.h
 gpipe/runtime/transport.h gpipe/schedule/program.h gpipe/internal/stage/stage.h gpipe/internal/stage/stage.cc
 gpipe/internal/stage/stage_backward.cc gpipe/internal/cell/cell.h gpipe/internal/cell/cell.cc
-gpipe/internal/run/packet_transport.h gpipe/internal/tensors/packet.h
+gpipe/internal/run/packet_transport.h gpipe/internal/tensors/packet.h gpipe/internal/stage/stage_recompute.cc
+gpipe/internal/run/pipeline_streams.cc
 """
 PROCESSES = """
 gpipe/world gpipe/distributed/meet/environment gpipe/distributed/meet/session gpipe/distributed/meet/c10d
@@ -26,7 +27,9 @@ gpipe/distributed/control/watchers gpipe/distributed/packets/message_plan gpipe/
 gpipe/distributed/packets/packet_format gpipe/distributed/packets/packet_reading
 gpipe/distributed/packets/incoming_packet gpipe/distributed/packets/remote_transport gpipe/distributed/packets/transit
 gpipe/distributed/packets/parcels gpipe/internal/call/together gpipe/internal/run/group_gradients
-gpipe/internal/replicas/reduction
+gpipe/internal/replicas/reduction gpipe/internal/processes/processes gpipe/internal/processes/residence
+gpipe/internal/processes/call_terms gpipe/internal/processes/ties gpipe/internal/processes/tie_copies
+gpipe/distributed/world
 """
 PLAN = """
 balance/choose/plan balance/choose/plan_search balance/step/explain balance/step/step_model balance/step/cell_costs
@@ -35,7 +38,10 @@ balance/cut/partition balance/cut/cuts balance/choose/fitting_cut balance/memory
 balance/memory/memory_recorder balance/memory/memory_trace balance/memory/caching_allocator
 balance/choose/pipeline_plan balance/choose/plan_check balance/step/recomputed_cells balance/step/shared_cores
 balance/memory/param_scale balance/costs/first_rows gpipe/schedule/simulate gpipe/schedule/named_schedule
-gpipe/schedule/search/search gpipe/cut_sizes gpipe/batch_size
+gpipe/schedule/search/search gpipe/cut_sizes gpipe/batch_size balance/choose/training
+gpipe/internal/layer_runs/layer_runs balance/choose/plan_problem balance/choose/plan_derivation
+balance/choose/order_search balance/choose/plan_alternatives balance/choose/plan_setting balance/cut/move_cuts
+balance/cut/pieces balance/choose/corrected_limits
 """
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
