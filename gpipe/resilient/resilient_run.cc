@@ -130,6 +130,15 @@ std::vector<json> exchange(const World& world, const std::string& what, const js
   });
 }
 
+// The learning rates of the groups; empty if the options of one have none.
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) try {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+} catch (const c10::Error&) {
+  return {};
+}
+
 // Throws c10::ValueError unless all processes make the same run of their program.
 void check_runs(const std::vector<json>& ranks) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
@@ -550,7 +559,13 @@ void ResilientRun::take(const Progress& progress) {
         ": the bits would be others. Give GPipeOptions the same in each world, groups, too: by "
         "default their number is that of the replicas");
   }
-  if (parts_.put_back) parts_.put_back(settings.at("kept"));
+  if (!parts_.put_back) return;
+  const std::vector<double> rates = rates_of(*parts_.optimizer);
+  parts_.put_back(settings.at("kept"));
+  // A scheduler that put_back() makes anew, and steps to where it was, has changed them.
+  for (size_t group = 0; group < rates.size(); ++group) {
+    parts_.optimizer->param_groups().at(group).options().set_lr(rates[group]);
+  }
 }
 
 std::string ResilientRun::form() const {

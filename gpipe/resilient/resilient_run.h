@@ -63,8 +63,7 @@ struct ResilientParts {
   // If steps change more than the pipeline and the optimizer, e.g. a scheduler, or a position in
   // the data that does not follow from the step: `keep` returns its state as UTF-8 text, the same
   // on all ranks, and `put_back` restores it from such a text, when pipeline and optimizer are
-  // restored. A scheduler of LibTorch that is stepped there changes the restored learning rates:
-  // set them again behind it.
+  // restored. Learning rates that it changes, as by stepping a scheduler, are restored behind it.
   std::function<std::string()> keep = nullptr;
   std::function<void(const std::string& kept)> put_back = nullptr;
 };

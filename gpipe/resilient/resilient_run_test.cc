@@ -11,6 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -203,6 +204,42 @@ TEST(ResilientRun, KeepsWhatTheUserKeeps) {
   EXPECT_EQ(run.counts().recoveries, 1);
   // Step 3 is repeated; step 4 does not count, because it was not finished.
   EXPECT_EQ(run.counts().repeated_steps, 1);
+}
+
+// A scheduler cannot be saved: it is made anew, and stepped as often as the former one.
+TEST(ResilientRun, KeepsTheLearningRateOfASchedulerThatIsSteppedAgain) {
+  const auto rates = [](std::vector<int64_t> loses) {
+    std::vector<double> result(8);
+    std::unique_ptr<torch::optim::StepLR> scheduler;
+    int64_t count = 0;
+    run_of(eight_steps(new_path()))
+        .run(
+            [&](const World&) {
+              ResilientParts parts = make();
+              torch::optim::Optimizer* const optimizer = parts.optimizer.get();
+              scheduler = std::make_unique<torch::optim::StepLR>(*optimizer, 2, 0.5);
+              count = 0;
+              parts.keep = [&] { return std::to_string(count); };
+              parts.put_back = [&, optimizer](const std::string& kept) {
+                scheduler = std::make_unique<torch::optim::StepLR>(*optimizer, 2, 0.5);
+                for (count = 0; count < std::stoll(kept); ++count) scheduler->step();
+              };
+              return parts;
+            },
+            [&](ResilientParts& parts, int64_t step) {
+              result[static_cast<size_t>(step)] =
+                  parts.optimizer->param_groups().front().options().get_lr();
+              train(parts, step);
+              if (!loses.empty() && loses.back() == step) {
+                loses.pop_back();
+                throw failure(FaultKind::kDeath);
+              }
+              scheduler->step();
+              ++count;
+            });
+    return result;
+  };
+  EXPECT_EQ(rates({7, 4}), rates({}));
 }
 
 TEST(ResilientRun, BeginsAnewWithWhatTheUserKeptAtFirst) {
