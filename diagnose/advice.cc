@@ -209,10 +209,7 @@ class Search {
     options.chunks = micro_batches(setup);
     options.checkpoint = setup.checkpoints.front();
     options.schedule = setup.schedule.make;
-    options.cores = machine_.cores;
-    options.contention = machine_.contention;
-    options.bandwidth = machine_.bandwidth;
-    options.latency = machine_.latency;
+    static_cast<Machine&>(options) = machine_;
     options.keep_together = costs_.together;
     setup.balance =
         balance::best_balance(profile, static_cast<int64_t>(setup.balance.size()), options);

@@ -63,7 +63,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
   }
   if (effects.machine) {
     model.machine = machine;
-    model.machine.fresh_memory = costs.fresh_memory;
+    model.fresh_memory = costs.fresh_memory;
   }
   model.machine.bandwidth = effects.transfers ? machine.bandwidth : 0;
   model.machine.latency = effects.transfers ? machine.latency : 0;

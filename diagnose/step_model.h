@@ -12,7 +12,6 @@
 
 namespace gpipe::diagnosis {
 
-// The machine. Its fresh_memory is ignored; Costs::fresh_memory counts.
 using balance::Machine;
 
 // Which effects are counted in addition to the layers' work and the schedule's order.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "balance/step/step_model.h"
 #include "gpipe/placement.h"
 
 namespace gpipe::balance {
@@ -11,9 +10,6 @@ namespace gpipe::balance {
 SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& candidate,
                            const Explanation& explanation) {
   const MiniBatchCut& cut = problem.cuts[candidate.cut];
-  Machine link;  // the link between two devices; its other fields are not used
-  link.bandwidth = problem.machine.bandwidth;
-  link.latency = problem.machine.latency;
   SearchOptions options;
   options.placement = candidate.schedule->placement();
   options.micro_batches = static_cast<int64_t>(cut.sizes.size());
@@ -36,7 +32,7 @@ SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& cand
     if (j + 1 < explanation.partitions.size()) {
       const auto last = static_cast<size_t>(partition.layers.last);
       options.activation_transfer.push_back(
-          link.seconds(static_cast<double>(cut.profile.layers[last].output)));
+          problem.machine.seconds(static_cast<double>(cut.profile.layers[last].output)));
     }
     const auto device = static_cast<size_t>(options.placement.worker_of(static_cast<int64_t>(j)));
     fixed[device] += static_cast<double>(partition.fixed);
@@ -56,7 +52,7 @@ SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& cand
     const int64_t from = partition_of(skip.from);
     const int64_t to = partition_of(skip.to);
     if (from == to) continue;
-    const double takes = link.seconds(static_cast<double>(skip.bytes));
+    const double takes = problem.machine.seconds(static_cast<double>(skip.bytes));
     options.skips.push_back({from, to, takes, takes});
   }
   for (size_t d = 0; d < fixed.size() && !problem.limits.empty(); ++d) {

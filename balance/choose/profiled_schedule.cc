@@ -23,7 +23,7 @@ GeneratorCosts mean_costs(const Profile& profile, int64_t stages, const ExplainO
     bytes += static_cast<double>(layer.output) / static_cast<double>(profile.layers.size());
   }
   if (!(costs.stage.forward + costs.stage.backward > 0)) return GeneratorCosts();
-  costs.transfer = machine.latency + (machine.bandwidth > 0 ? bytes / machine.bandwidth : 0.0);
+  costs.transfer = machine.seconds(bytes);
   return costs;
 }
 

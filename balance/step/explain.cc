@@ -13,7 +13,6 @@
 #include "balance/cut/pieces.h"
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
-#include "balance/step/step_model.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/offloads.h"
@@ -108,12 +107,6 @@ class Plan {
     for (size_t m = 0; m < options.micro_batch_sizes.size(); ++m) {
       micro_batches_[m].size = options.micro_batch_sizes[m];
     }
-    machine_.cores = options.cores;
-    machine_.contention = options.contention;
-    machine_.bandwidth = options.bandwidth;
-    machine_.latency = options.latency;
-    machine_.overhead = options.overhead;
-    machine_.host_bandwidth = options.host_bandwidth;
   }
 
   int64_t partitions() const { return schedule_.stages(); }
@@ -138,7 +131,7 @@ class Plan {
     return options_.slowness.empty() ? 1.0 : options_.slowness[static_cast<size_t>(stage)];
   }
 
-  double transfer(double bytes) const { return machine_.seconds(bytes); }
+  double transfer(double bytes) const { return options_.seconds(bytes); }
 
   StepModel model(const std::vector<int64_t>& balance) const {
     CutCosts costs = cut_costs(profile_, balance);
@@ -151,7 +144,7 @@ class Plan {
       stage.input_gradient *= slowness;
       stage.weight_gradient *= slowness;
     }
-    return {schedule_, recomputed_, {std::move(costs)}, micro_batches_, machine_};
+    return {schedule_, recomputed_, {std::move(costs)}, micro_batches_, options_};
   }
 
   bool splits() const { return splits_; }
@@ -171,7 +164,6 @@ class Plan {
   Schedule schedule_;
   std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
   std::vector<MicroBatch> micro_batches_;
-  Machine machine_;
   bool splits_ = false;
 };
 

@@ -11,12 +11,14 @@
 
 #include "balance/costs/profile.h"
 #include "balance/cut/partition.h"
+#include "balance/step/step_model.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
 
-struct ExplainOptions {
+// A machine, whose links are those between any two partitions, and what it runs.
+struct ExplainOptions : Machine {
   // The number of micro-batches of a mini-batch.
   int64_t chunks = 1;
   // [micro-batch] Its rows in units of the profile's rows, above 0. Its times, transfers and
@@ -33,20 +35,6 @@ struct ExplainOptions {
   // [partition] How long its device takes for 1 second of the profile's device. Above 0. Empty: 1
   // for all.
   std::vector<double> slowness;
-  // The link between any two partitions. A bandwidth of 0: transfers take only their latency.
-  double bandwidth = 0;  // bytes per second
-  double latency = 0;    // seconds per transfer
-  // The link between each device and the host, for schedules with offloads: bytes per second, in
-  // each direction. 0: their copies take no time.
-  double host_bandwidth = 0;
-  // Seconds that every action takes in addition to its layers.
-  double overhead = 0;
-  // How many partitions can compute at the same time, for a machine with few cores. 0: all.
-  int64_t cores = 0;
-  // Factor by which an action is slower while others run and share caches and memory with it. At
-  // least 1.
-  double contention = 1;
-
   // The bytes that training needs for each byte of a parameter: 2 for the parameter and its
   // gradient, more with an optimizer's state. At most kMostParamScale.
   double param_scale = 2;

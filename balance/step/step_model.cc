@@ -51,7 +51,7 @@ const Action* first_backward(const Schedule& schedule) {
 class ActionSeconds {
  public:
   explicit ActionSeconds(const StepModel& model) : model_(model) {
-    if (model.machine.fresh_memory > 0) held_shares_ = held_shares(model);
+    if (model.fresh_memory > 0) held_shares_ = held_shares(model);
   }
 
   double operator()(const Action& action) const {
@@ -85,7 +85,7 @@ class ActionSeconds {
     if (held_shares_.empty()) return 0.0;
     const CellMemory memory = cell_memory(action.kind, model_.is_recomputed(action));
     if (memory.before.kept || !memory.after.kept) return 0.0;
-    return held_shares_[static_cast<size_t>(action.stage)] * model_.machine.fresh_memory *
+    return held_shares_[static_cast<size_t>(action.stage)] * model_.fresh_memory *
            (model_.size(action) * static_cast<double>(stage.kept));
   }
 

@@ -22,8 +22,10 @@ namespace gpipe::balance {
 
 // The machine that runs a pipeline.
 struct Machine {
-  int64_t cores = 0;      // how many workers can compute at the same time; 0: all
-  double contention = 1;  // factor by which an action beside others is slower
+  int64_t cores = 0;  // how many workers can compute at the same time; 0: all
+  // Factor by which an action is slower while others run and share caches and memory with it. At
+  // least 1.
+  double contention = 1;
   // The link between any two workers. A bandwidth of 0: only the latency counts.
   double bandwidth = 0;  // bytes per second
   double latency = 0;    // seconds per transfer
@@ -31,10 +33,6 @@ struct Machine {
   // Bytes per second between a device and the host, in each direction, for offloads. 0: their
   // copies take no time.
   double host_bandwidth = 0;
-  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held, as
-  // the memory is touched for the first time. With fewer micro-batches held it is less, and with
-  // one it is 0.
-  double fresh_memory = 0;
 
   // Seconds of a transfer between workers.
   double seconds(double bytes) const;
@@ -80,6 +78,10 @@ struct StepModel {
   // streams a copy takes time in both actions, the one before it and the one after it.
   bool copy_streams = true;
   bool early_recomputes = false;
+  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held, as
+  // the memory is touched for the first time. With fewer micro-batches held it is less, and with
+  // one it is 0.
+  double fresh_memory = 0;
 
   // The costs, size and mode of the action's cell. Times and bytes are those of a micro-batch of
   // size 1.

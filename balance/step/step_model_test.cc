@@ -142,7 +142,7 @@ TEST(StepModel, CoresAndContention) {
 TEST(StepModel, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   const auto busy = [](const Schedule& schedule, Checkpoint mode) {
     StepModel fresh = model(schedule, mode);
-    fresh.machine.fresh_memory = 0.125;  // 1.25 s for what a cell keeps
+    fresh.fresh_memory = 0.125;  // 1.25 s for what a cell keeps
     return fresh.run().busy;
   };
   EXPECT_THAT(busy(Schedule::gpipe(2, 4), Checkpoint::kNever), ElementsAre(17, 17));
