@@ -17,55 +17,52 @@ bool same_placement(const Schedule& a, const Schedule& b) {
 
 // Gives the setting its schedule for another number of micro-batches; returns false if there is no
 // such schedule.
-bool with_micro_batches(const PlanProblem& problem, const std::vector<FoundPlan>& found,
+bool with_micro_batches(const PlanProblem& problem, const std::vector<PlanCandidate>& found,
                         PlanSetting& setting) {
   const auto m = static_cast<int64_t>(problem.cuts[setting.cut].sizes.size());
-  const int64_t stages = setting.schedule.stages();
-  for (const FoundPlan& each : found) {
-    if (each.first.cut == setting.cut && each.first.name == setting.name &&
-        each.first.per_device == setting.per_device) {
-      setting.schedule = each.first.schedule;
+  const int64_t stages = setting.schedule->stages();
+  for (const PlanSetting& each : found) {
+    if (each.cut == setting.cut && each.schedule_name == setting.schedule_name &&
+        each.stages_per_device == setting.stages_per_device) {
+      setting.schedule = each.schedule;
       return true;
     }
   }
-  if (setting.name == kSearchedOrder || stages > Schedule::kMostCells / m) return false;
-  if (problem.progress) problem.progress(setting.name);
-  setting.schedule = profiled_schedule(setting.name, problem.devices, setting.per_device, m,
-                                       problem.cuts[setting.cut].profile, problem.machine);
+  if (setting.schedule_name == kSearchedOrder || stages > Schedule::kMostCells / m) return false;
+  if (problem.progress) problem.progress(setting.schedule_name);
+  setting.schedule =
+      profiled_schedule(setting.schedule_name, problem.devices, setting.stages_per_device, m,
+                        problem.cuts[setting.cut].profile, problem.machine);
   return true;
 }
 
 }  // namespace
 
 std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const Pieces& pieces,
-                                               const std::vector<FoundPlan>& found,
-                                               const PlanCandidate& best,
+                                               const std::vector<PlanCandidate>& found,
                                                const PredictPlan& predict) {
-  const auto chosen = std::find_if(found.begin(), found.end(), [&](const FoundPlan& each) {
-    return each.second.schedule_name == best.schedule_name && each.second.cut == best.cut &&
-           each.second.stages_per_device == best.stages_per_device;
-  });
-  const PlanSetting setting = chosen->first;
+  const PlanCandidate& best = found.front();
   std::vector<PlanAlternative> result;
 
   std::vector<int64_t> equal;
   const auto layers = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
-  const int64_t stages = setting.schedule.stages();
+  const int64_t stages = best.schedule->stages();
   for (int64_t j = 0; j < stages; ++j) {
     equal.push_back(layers * (j + 1) / stages - layers * j / stages);
   }
-  const std::vector<int64_t> even = even_cut(problem, setting, false);
+  const std::vector<int64_t> even = even_cut(problem.cuts[best.cut].profile, stages,
+                                             problem.machine.keep_together, /*recompute=*/false);
   if (equal != best.balance && pieces.allow(equal)) {
     result.push_back({"balance", "as many layers in each: " + absl::StrJoin(equal, ","),
-                      predict(setting, equal, best.checkpoints)});
+                      predict(best, equal, best.checkpoints)});
   }
   if (even != best.balance && even != equal) {
     result.push_back({"balance", "the same time in each: " + absl::StrJoin(even, ","),
-                      predict(setting, even, best.checkpoints)});
+                      predict(best, even, best.checkpoints)});
   }
   for (size_t cut = 0; cut < problem.cuts.size(); ++cut) {
     if (cut == best.cut) continue;
-    PlanSetting other = setting;
+    PlanSetting other = best;
     other.cut = cut;
     const std::string chunks = std::to_string(problem.cuts[cut].chunks);
     if (with_micro_batches(problem, found, other)) {
@@ -74,11 +71,9 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
     }
     // A searched order is for one number of micro-batches. So for another number the best found
     // setting with the same placement is taken instead.
-    for (const FoundPlan& each : found) {
-      if (each.first.cut != cut || !same_placement(each.first.schedule, setting.schedule)) {
-        continue;
-      }
-      result.push_back({"chunks", chunks + " (" + each.first.name + ")", each.second});
+    for (const PlanCandidate& each : found) {
+      if (each.cut != cut || !same_placement(*each.schedule, *best.schedule)) continue;
+      result.push_back({"chunks", chunks + " (" + each.schedule_name + ")", each});
       break;
     }
   }
@@ -86,22 +81,24 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
     const std::vector<Checkpoint> modes(static_cast<size_t>(stages), mode);
     if (modes == best.checkpoints) continue;
     result.push_back({"checkpoint", std::string(to_text(mode)) + " in all partitions",
-                      predict(setting, best.balance, modes)});
+                      predict(best, best.balance, modes)});
   }
-  std::set<std::string> names = {setting.name};
-  std::set<std::vector<int64_t>> placements = {setting.schedule.placement().worker_of_stage()};
+  std::set<std::string> names = {best.schedule_name};
+  std::set<std::vector<int64_t>> placements = {best.schedule->placement().worker_of_stage()};
   std::vector<PlanAlternative> elsewhere;
-  for (const auto& [other, candidate] : found) {
+  for (const PlanCandidate& other : found) {
     if (other.cut != best.cut) continue;
-    if (same_placement(other.schedule, setting.schedule)) {
-      if (!names.insert(other.name).second) continue;
-      result.push_back({"schedule", other.name, predict(other, best.balance, best.checkpoints)});
-    } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
-      const bool v = other.schedule.placement() == Placement::v_shape(problem.devices);
-      const std::string shape = other.per_device == 1 ? "1 stage each"
-                                : v                   ? "2 stages each, in a V"
-                                    : std::to_string(other.per_device) + " stages each, in a loop";
-      elsewhere.push_back({"placement", shape + " (" + other.name + ")", candidate});
+    if (same_placement(*other.schedule, *best.schedule)) {
+      if (!names.insert(other.schedule_name).second) continue;
+      result.push_back(
+          {"schedule", other.schedule_name, predict(other, best.balance, best.checkpoints)});
+    } else if (placements.insert(other.schedule->placement().worker_of_stage()).second) {
+      const bool v = other.schedule->placement() == Placement::v_shape(problem.devices);
+      const std::string shape =
+          other.stages_per_device == 1 ? "1 stage each"
+          : v                          ? "2 stages each, in a V"
+              : std::to_string(other.stages_per_device) + " stages each, in a loop";
+      elsewhere.push_back({"placement", shape + " (" + other.schedule_name + ")", other});
     }
   }
   result.insert(result.end(), elsewhere.begin(), elsewhere.end());

@@ -9,7 +9,6 @@
 
 #include "balance/choose/plan_problem.h"
 #include "balance/choose/plan_search.h"
-#include "balance/choose/plan_setting.h"
 #include "balance/cut/pieces.h"
 #include "gpipe/checkpoint.h"
 
@@ -20,10 +19,9 @@ using PredictPlan =
                                 const std::vector<Checkpoint>& modes)>;
 
 // The best candidate with one thing replaced, for each thing. `found`: the best candidate of each
-// setting, the best first; `best` is the first of them. `predict` makes a candidate.
+// setting, the best first. `predict` makes a candidate.
 std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const Pieces& pieces,
-                                               const std::vector<FoundPlan>& found,
-                                               const PlanCandidate& best,
+                                               const std::vector<PlanCandidate>& found,
                                                const PredictPlan& predict);
 
 }  // namespace gpipe::balance

@@ -12,10 +12,10 @@
 #include "balance/choose/fitting_cut.h"
 #include "balance/choose/order_search.h"
 #include "balance/choose/plan_alternatives.h"
-#include "balance/choose/plan_setting.h"
 #include "balance/choose/profiled_schedule.h"
 #include "balance/cut/move_cuts.h"
 #include "balance/cut/pieces.h"
+#include "balance/step/cut_costs.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search/search.h"
@@ -91,14 +91,12 @@ class Search {
     PlanSearch result;
     result.tried = spent_ - at_once_;
     sort();
-    result.best = found_.front().second;
+    result.best = found_.front();
     for (size_t k = 1; k < found_.size(); ++k) {
-      if (found_[k].second.fits() == result.best.fits()) {
-        result.others.push_back(found_[k].second);
-      }
+      if (found_[k].fits() == result.best.fits()) result.others.push_back(found_[k]);
     }
     result.alternatives = plan_alternatives(
-        problem_, pieces_, found_, result.best,
+        problem_, pieces_, found_,
         [this](const PlanSetting& setting, const std::vector<int64_t>& balance,
                const std::vector<Checkpoint>& modes) { return predict(setting, balance, modes); });
     result.examined = examined_;
@@ -163,11 +161,9 @@ class Search {
     if (!costly_.empty()) return;
     sort();
     std::vector<size_t> cuts;
-    for (const FoundPlan& found : found_) {
+    for (const PlanSetting& found : found_) {
       if (cuts.size() == kCostlyCuts) break;
-      if (std::find(cuts.begin(), cuts.end(), found.first.cut) == cuts.end()) {
-        cuts.push_back(found.first.cut);
-      }
+      if (std::find(cuts.begin(), cuts.end(), found.cut) == cuts.end()) cuts.push_back(found.cut);
     }
     for (const size_t cut : cuts) add_costly(cut);
     if (!costly_.empty() && cuts.size() < problem_.cuts.size()) exhaustive_ = false;
@@ -176,15 +172,15 @@ class Search {
   // --- predictions
 
   ExplainOptions options_of(const PlanSetting& setting, std::vector<Checkpoint> modes) const {
-    return explain_options(problem_, setting.cut, setting.schedule, std::move(modes));
+    return explain_options(problem_, setting.cut, *setting.schedule, std::move(modes));
   }
 
   int64_t cost_of(const PlanSetting& setting) const {
-    return 3 * setting.schedule.stages() * setting.schedule.micro_batches();
+    return 3 * setting.schedule->stages() * setting.schedule->micro_batches();
   }
   int64_t cost_of_thriftiest(const PlanSetting& setting) const {
     const auto modes = static_cast<int64_t>(problem_.checkpoints.size());
-    return ((1 + setting.per_device) * modes + 1) * cost_of(setting);
+    return ((1 + setting.stages_per_device) * modes + 1) * cost_of(setting);
   }
   // The rest of a given budget.
   int64_t left() const { return problem_.budget - (spent_ - at_once_); }
@@ -193,19 +189,12 @@ class Search {
                         const std::vector<Checkpoint>& modes) {
     ++examined_;
     spent_ += cost_of(setting);
-    if (examined_ % 16 == 0) tell(setting.name);
+    if (examined_ % 16 == 0) tell(setting.schedule_name);
     const Explanation explanation =
         explain(problem_.cuts[setting.cut].profile, balance, options_of(setting, modes));
-    PlanCandidate candidate;
-    candidate.cut = setting.cut;
-    candidate.chunks = problem_.cuts[setting.cut].chunks;
-    candidate.schedule_name = setting.name;
-    candidate.stages_per_device = setting.per_device;
-    candidate.balance = balance;
-    candidate.checkpoints = modes;
-    candidate.schedule = setting.schedule;
-    candidate.step = explanation.step;
-    candidate.excess = std::numeric_limits<int64_t>::min();
+    PlanCandidate candidate{
+        setting, problem_.cuts[setting.cut].chunks,  balance, modes, explanation.step,
+        {},      std::numeric_limits<int64_t>::min()};
     for (size_t d = 0; d < explanation.workers.size(); ++d) {
       candidate.memory.push_back(explanation.workers[d].memory);
       const int64_t more = problem_.limits.empty()
@@ -223,16 +212,16 @@ class Search {
   // --- the cut and the modes of a setting
 
   std::vector<Checkpoint> uniform(const PlanSetting& setting, Checkpoint mode) const {
-    return std::vector<Checkpoint>(static_cast<size_t>(setting.schedule.stages()), mode);
+    return std::vector<Checkpoint>(static_cast<size_t>(setting.schedule->stages()), mode);
   }
 
   FittingCutOptions fitting_options(const PlanSetting& setting, Checkpoint mode) const {
     FittingCutOptions options;
-    for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
-      const auto device = static_cast<size_t>(setting.schedule.worker_of(j));
+    for (int64_t j = 0; j < setting.schedule->stages(); ++j) {
+      const auto device = static_cast<size_t>(setting.schedule->worker_of(j));
       // Stages of one device share its memory equally here.
       options.limits.push_back(
-          problem_.limits.empty() ? kNoLimit : problem_.limits[device] / setting.per_device);
+          problem_.limits.empty() ? kNoLimit : problem_.limits[device] / setting.stages_per_device);
     }
     options.keep_together = problem_.machine.keep_together;
     options.explain = options_of(setting, uniform(setting, mode));
@@ -267,7 +256,8 @@ class Search {
       attempt([&](size_t, size_t) { return mode; });
     }
     // After that, the modes change for one stage of each device at a time.
-    for (size_t changed = 0; setting.per_device > 1 && changed < own.front().size(); ++changed) {
+    for (size_t changed = 0; setting.stages_per_device > 1 && changed < own.front().size();
+         ++changed) {
       for (size_t m = 0; m < count; ++m) {
         attempt([&](size_t d, size_t k) {
           return k == changed ? problem_.checkpoints[m] : modes[static_cast<size_t>(own[d][k])];
@@ -279,15 +269,15 @@ class Search {
 
   std::vector<std::vector<int64_t>> stages_of_devices(const PlanSetting& setting) const {
     std::vector<std::vector<int64_t>> own(static_cast<size_t>(problem_.devices));
-    for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
-      own[static_cast<size_t>(setting.schedule.worker_of(j))].push_back(j);
+    for (int64_t j = 0; j < setting.schedule->stages(); ++j) {
+      own[static_cast<size_t>(setting.schedule->worker_of(j))].push_back(j);
     }
     return own;
   }
 
   double count_cuts(const PlanSetting& setting) const {
     double count = 1;
-    for (int64_t k = 1; k < setting.schedule.stages(); ++k) {
+    for (int64_t k = 1; k < setting.schedule->stages(); ++k) {
       count *= static_cast<double>(pieces_.size() - k) / static_cast<double>(k);
     }
     return count;
@@ -296,7 +286,7 @@ class Search {
   // The number of cuts times the number of modes.
   double choices(const PlanSetting& setting) const {
     double count = count_cuts(setting);
-    for (int64_t j = 0; j < setting.schedule.stages() && count <= kExhaustive; ++j) {
+    for (int64_t j = 0; j < setting.schedule->stages() && count <= kExhaustive; ++j) {
       count *= static_cast<double>(problem_.checkpoints.size());
     }
     return count;
@@ -313,12 +303,15 @@ class Search {
       exhaustive_ = false;
       for (const Checkpoint mode : problem_.checkpoints) {
         const std::vector<Checkpoint> modes = uniform(setting, mode);
+        const Profile& profile = problem_.cuts[setting.cut].profile;
         PlanCandidate even =
-            predict(setting, even_cut(problem_, setting, mode != Checkpoint::kNever), modes);
+            predict(setting,
+                    even_cut(profile, setting.schedule->stages(), problem_.machine.keep_together,
+                             mode != Checkpoint::kNever),
+                    modes);
         const bool fits = even.fits();
         keep(std::move(even), best);
         if (fits) continue;
-        const Profile& profile = problem_.cuts[setting.cut].profile;
         const FittingCutOptions options = fitting_options(setting, mode);
         const std::optional<std::vector<int64_t>> fitting = fastest_fitting_cut(profile, options);
         if (fitting) keep(predict(setting, *fitting, modes), best);
@@ -326,14 +319,14 @@ class Search {
       }
       open_.insert(found_.size());
     }
-    found_.emplace_back(setting, std::move(*best));
+    found_.push_back(std::move(*best));
   }
 
   // Calls `visit` for each cut whose first partitions are those in `balance`; they hold the layers
   // before `first`.
   void for_each_cut(const PlanSetting& setting, int64_t first, std::vector<int64_t>& balance,
                     const std::function<void()>& visit) {
-    const int64_t left = setting.schedule.stages() - static_cast<int64_t>(balance.size());
+    const int64_t left = setting.schedule->stages() - static_cast<int64_t>(balance.size());
     if (left == 1) {
       balance.push_back(layers_ - first);
       visit();
@@ -364,38 +357,37 @@ class Search {
   // If nothing fits, tries all cuts for the least memory, in settings that have few of them. The
   // nearest setting comes first, as the total work is limited.
   void try_all_cuts_for_memory() {
-    if (found_.front().second.fits()) return;
+    if (found_.front().fits()) return;
     // Half of a given budget remains for refining the nearest.
     const int64_t until = spent_ + (problem_.budget > 0 ? left() / 2 : 2 * kLeastBudget);
     for (const size_t k : open_) {
-      const PlanSetting& setting = found_[k].first;
+      const PlanSetting& setting = found_[k];
       const double work = count_cuts(setting) * static_cast<double>(cost_of_thriftiest(setting));
       if (work > static_cast<double>(std::min(until - spent_, kLeastBudget / 4))) continue;
-      std::optional<PlanCandidate> best = std::move(found_[k].second);
+      std::optional<PlanCandidate> best = found_[k];
       std::vector<int64_t> balance;
       for_each_cut(setting, 0, balance, [&] { keep(thriftiest(setting, balance), best); });
-      found_[k].second = std::move(*best);
+      found_[k] = std::move(*best);
     }
     sort();
   }
 
   // Moves cuts and changes modes while that makes the candidate better, until spent_ reaches
   // `until`.
-  void refine(const PlanSetting& setting, PlanCandidate& best, int64_t until) {
+  void refine(PlanCandidate& best, int64_t until) {
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
       // If nothing fits, a moved cut gets the modes that take the least memory on it.
       const bool least = !best.fits() && balance != best.balance;
-      const int64_t takes = least ? cost_of_thriftiest(setting) : cost_of(setting);
+      const int64_t takes = least ? cost_of_thriftiest(best) : cost_of(best);
       if (spent_ + takes > until) return false;
-      PlanCandidate candidate =
-          least ? thriftiest(setting, balance) : predict(setting, balance, modes);
+      PlanCandidate candidate = least ? thriftiest(best, balance) : predict(best, balance, modes);
       if (!is_better(candidate, best)) return false;
       best = std::move(candidate);
       return true;
     };
     CutMoves moves;
-    moves.distance = first_distance(layers_, setting.schedule.stages());
+    moves.distance = first_distance(layers_, best.schedule->stages());
     moves.goes_on = [&] { return spent_ < until; };
     moves.is_better = [&](const std::vector<int64_t>& balance) {
       return attempt(balance, best.checkpoints);
@@ -419,10 +411,9 @@ class Search {
   void sort() {
     std::vector<size_t> order(found_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return is_better(found_[a].second, found_[b].second);
-    });
-    std::vector<FoundPlan> sorted;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return is_better(found_[a], found_[b]); });
+    std::vector<PlanCandidate> sorted;
     std::set<size_t> open;
     for (const size_t k : order) {
       if (open_.count(k) > 0) open.insert(sorted.size());
@@ -445,15 +436,15 @@ class Search {
       for (size_t k = 0; k < count; ++k) {
         if (open_.count(k) == 0) continue;
         // The budget must be enough for a few rounds of all changes.
-        const int64_t changes = 8 * found_[k].first.schedule.stages();
-        budget = std::max(budget,
-                          3 * static_cast<int64_t>(count) * changes * cost_of(found_[k].first) / 2);
+        const int64_t changes = 8 * found_[k].schedule->stages();
+        budget =
+            std::max(budget, 3 * static_cast<int64_t>(count) * changes * cost_of(found_[k]) / 2);
       }
     }
     for (size_t k = 0; k < count; ++k) {
       if (open_.count(k) == 0) continue;
       const int64_t share = budget / shares;
-      refine(found_[k].first, found_[k].second, spent_ + (k == 0 ? 2 * share : share));
+      refine(found_[k], spent_ + (k == 0 ? 2 * share : share));
     }
   }
 
@@ -467,10 +458,11 @@ class Search {
     if (!searches_orders()) return;
     sort();
     std::vector<std::tuple<size_t, std::vector<int64_t>>> known;  // micro-batches, placement
-    const std::vector<FoundPlan> before = found_;
-    for (const auto& [setting, candidate] : before) {
+    const std::vector<PlanCandidate> before = found_;
+    for (const PlanCandidate& candidate : before) {
       if (known.size() == kSearchedOrders) return;
-      const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
+      const auto key =
+          std::make_tuple(candidate.cut, candidate.schedule->placement().worker_of_stage());
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       // If a budget was given, each search gets an equal share of what is left. A third of the
       // share is kept for cuts that suit the order.
@@ -478,13 +470,13 @@ class Search {
       const int64_t share = left() / static_cast<int64_t>(kSearchedOrders - known.size());
       const int64_t budget = given ? std::min(kSearchBudget, 2 * share / 3) : kSearchBudget;
       known.push_back(key);
-      if (given && budget < kLeastRuns * cost_of(setting)) continue;
+      if (given && budget < kLeastRuns * cost_of(candidate)) continue;
       std::optional<SearchResult> order;
       try {
         SearchOptions options =
             order_search(problem_, candidate,
                          explain(problem_.cuts[candidate.cut].profile, candidate.balance,
-                                 options_of(setting, candidate.checkpoints)));
+                                 options_of(candidate, candidate.checkpoints)));
         options.budget = budget;
         if (problem_.progress) {
           options.stop = [this] {
@@ -499,12 +491,12 @@ class Search {
       spent_ += order->actions;
       // If the best order is that of a generator, it was tried before.
       if (order->origin != kSearchedOrder) continue;
-      PlanSetting searched = setting;
-      searched.name = kSearchedOrder;
+      PlanSetting searched = candidate;
+      searched.schedule_name = kSearchedOrder;
       searched.schedule = order->schedule;
       PlanCandidate best = predict(searched, candidate.balance, candidate.checkpoints);
-      refine(searched, best, spent_ + (given ? share / 4 : kLeastBudget / 10));
-      if (is_better(best, candidate)) found_.emplace_back(searched, std::move(best));
+      refine(best, spent_ + (given ? share / 4 : kLeastBudget / 10));
+      if (is_better(best, candidate)) found_.push_back(std::move(best));
     }
   }
 
@@ -513,7 +505,7 @@ class Search {
   const Pieces pieces_;
   std::vector<PlanSetting> cheap_;
   std::vector<PlanSetting> costly_;
-  std::vector<FoundPlan> found_;
+  std::vector<PlanCandidate> found_;
   std::set<size_t> open_;  // indices in found_ of settings of which not all cuts were tried
   int64_t examined_ = 0;
   int64_t spent_ = 0;    // simulated actions

@@ -17,15 +17,19 @@
 
 namespace gpipe::balance {
 
-// One choice of everything, and its predictions.
-struct PlanCandidate {
-  size_t cut = 0;      // index in PlanProblem::cuts
-  int64_t chunks = 1;  // chunks of that cut
+// What is settled before cut and checkpoint modes: micro-batches, schedule and placement.
+struct PlanSetting {
+  size_t cut = 0;  // index in PlanProblem::cuts
   std::string schedule_name;
   int64_t stages_per_device = 1;
+  std::optional<Schedule> schedule;  // always set in what the search returns
+};
+
+// One choice of everything, and its predictions.
+struct PlanCandidate : PlanSetting {
+  int64_t chunks = 1;  // chunks of the cut
   std::vector<int64_t> balance;
   std::vector<Checkpoint> checkpoints;  // one for each partition
-  std::optional<Schedule> schedule;     // always set in a candidate that the search returns
   double step = 0;                      // seconds
   std::vector<int64_t> memory;          // bytes of each device
   // The most bytes by which a device exceeds its limit; the candidate fits if it is not above 0.

@@ -40,7 +40,7 @@ balance/choose/pipeline_plan balance/choose/plan_check balance/step/recomputed_c
 balance/memory/param_scale balance/costs/first_rows gpipe/schedule/simulate gpipe/schedule/named_schedule
 gpipe/schedule/search/search gpipe/cut_sizes gpipe/batch_size balance/choose/training
 gpipe/internal/layer_runs/layer_runs balance/choose/plan_problem balance/choose/plan_derivation
-balance/choose/order_search balance/choose/plan_alternatives balance/choose/plan_setting balance/cut/move_cuts
+balance/choose/order_search balance/choose/plan_alternatives balance/cut/move_cuts
 balance/cut/pieces balance/choose/corrected_limits
 """
 ROOT = pathlib.Path(__file__).resolve().parents[2]
