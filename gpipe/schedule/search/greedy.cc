@@ -139,6 +139,8 @@ void Greedy::set_start(size_t worker, double start) {
   }
 }
 
+// Longer than other functions, because with skips and weight gradients in functions of their own
+// run() took 4 % longer (median of 7 turns on busy cores; by shape 0 to 16 %).
 template <bool kSequence, bool kSkips>
 Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
   const double now = now_[worker];
