@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/commands/training_flags.h"
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/run.h"
@@ -147,15 +147,8 @@ command::Work prepare() {
     return [path = files.output("record", recorded)] { return record(path); };
   }
   if (!replayed.empty()) {
-    std::vector<int64_t> threads;
-    for (const auto word : absl::StrSplit(absl::GetFlag(FLAGS_threads), ',')) {
-      int64_t count = 0;
-      if (!absl::SimpleAtoi(word, &count)) {
-        throw std::invalid_argument(
-            absl::StrCat("--threads: '", word, "' is not a number; give some, such as 1,2,4"));
-      }
-      threads.push_back(command::in_range("threads", count, 1, kMostThreads));
-    }
+    const std::vector<int64_t> threads =
+        balance::parse_counts("threads", absl::GetFlag(FLAGS_threads), kMostThreads);
     const std::string input = files.input("replay", replayed);
     const std::string results = files.output("results", absl::GetFlag(FLAGS_results));
     if (results.empty()) {
