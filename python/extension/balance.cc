@@ -91,7 +91,7 @@ ScheduleGenerator schedule_of(const std::string& schedule) {
 // The target and the loss function that a plan computes the loss with.
 struct Loss {
   explicit Loss(const py::object& target, const py::object& loss_fn) {
-    if (!target.is_none()) targets = to_tensors(target, "the target");
+    if (!target.is_none()) targets = tensors_of_argument(target, "target");
     function = loss_fn.is_none() ? LossFn(balance::sum_of_first_output) : loss_of(loss_fn);
   }
   Tensors targets;
@@ -100,7 +100,7 @@ struct Loss {
 
 std::string profile(const Layers& layers, py::handle sample, const std::string& name, int64_t rows,
                     double timeout, bool split, int64_t cpu_threads) {
-  const Tensors inputs = to_tensors(sample, "the sample");
+  const Tensors inputs = tensors_of_argument(sample, "sample");
   auto options = balance::ProfileOptions()
                      .micro_batch_rows(rows)
                      .timeout(timeout)
@@ -115,7 +115,7 @@ std::string profile(const Layers& layers, py::handle sample, const std::string& 
 std::vector<int64_t> by_time(int64_t partitions, const Layers& layers, py::handle sample,
                              double timeout, int64_t cpu_threads, bool recompute,
                              const std::vector<double>& slowness) {
-  const Tensors inputs = to_tensors(sample, "the sample");
+  const Tensors inputs = tensors_of_argument(sample, "sample");
   const auto options = balance::TimeOptions()
                            .timeout(timeout)
                            .cpu_threads(cpu_threads)
@@ -129,7 +129,7 @@ std::vector<int64_t> by_time(int64_t partitions, const Layers& layers, py::handl
 
 std::vector<int64_t> by_size(int64_t partitions, const Layers& layers, py::handle sample,
                              int64_t chunks, double param_scale) {
-  const Tensors inputs = to_tensors(sample, "the sample");
+  const Tensors inputs = tensors_of_argument(sample, "sample");
   const auto options = balance::SizeOptions().chunks(chunks).param_scale(param_scale);
   return with_model(layers, [&](const torch::nn::Sequential& model) {
     return balance::balance_by_size(partitions, model, inputs, options);
@@ -150,7 +150,7 @@ py::tuple plan_memory(const Layers& layers, py::handle input, const py::object& 
                       const py::object& loss_fn, const std::vector<int64_t>& partitions,
                       int64_t chunks, const std::vector<std::string>& checkpoints,
                       const std::string& schedule, const std::string& optimizer, bool cuda) {
-  const Tensors inputs = to_tensors(input, "the input");
+  const Tensors inputs = tensors_of_argument(input, "input");
   const Loss loss(target, loss_fn);
   auto options = balance::MemoryPlanOptions(partitions)
                      .chunks(chunks)
@@ -178,7 +178,7 @@ py::tuple fit(const Layers& layers, py::handle input, const py::object& target,
               bool deferred_batch_norm) {
   const Loss loss(target, loss_fn);
   balance::Training training;
-  training.inputs = to_tensors(input, "the input");
+  training.inputs = tensors_of_argument(input, "input");
   training.targets = loss.targets;
   training.loss = loss.function;
   auto options = balance::FitOptions()
@@ -207,7 +207,7 @@ py::tuple plan_training(const Layers& layers, py::handle sample, int64_t devices
                         const std::vector<std::string>& profiles, double timeout,
                         int64_t cpu_threads, int64_t cores, const std::string& optimizer,
                         bool cuda) {
-  const Tensors inputs = to_tensors(sample, "the sample");
+  const Tensors inputs = tensors_of_argument(sample, "sample");
   balance::PlanOptions options(devices);
   options.memory(memory)
       .chunks(chunks)

@@ -30,9 +30,9 @@ py::tuple diagnose_pipeline(Pipeline& pipeline, py::handle input, py::handle tar
                             const std::vector<std::pair<int64_t, int64_t>>& keep_together,
                             int64_t memory_limit, double param_scale, int64_t cores,
                             bool run_plain_model, const py::object& progress) {
-  const Tensors inputs = to_tensors(input, "the input");
+  const Tensors inputs = tensors_of_argument(input, "input");
   Tensors targets;
-  if (!target.is_none()) targets = to_tensors(target, "the target");
+  if (!target.is_none()) targets = tensors_of_argument(target, "target");
   const LossFn loss = loss_of(loss_fn);
   DiagnoseOptions options;
   options.step(step_options_of(step))

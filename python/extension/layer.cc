@@ -49,8 +49,8 @@ std::vector<at::Tensor> Layer::forward(std::vector<at::Tensor> inputs) {
     const py::object given = to_python(std::move(inputs));
     try {
       const py::object result = module()(given);
-      return to_tensors(result, "what the layer gives");
-    } catch (const py::builtin_exception& error) {  // thrown by to_tensors()
+      return tensors_of_output(result);
+    } catch (const py::builtin_exception& error) {  // thrown by tensors_of_output()
       error.set_error();
       throw py::error_already_set();
     }

@@ -157,7 +157,7 @@ void Pipeline::update_known() {
 
 py::object Pipeline::forward(py::handle input) {
   if (layers_.empty()) {
-    (void)to_tensors(input, "the input");
+    (void)tensors_of_argument(input, "input");
     return py::reinterpret_borrow<py::object>(input);
   }
   Tensors tensors = prepared(pipe_->world(), [&] { return inputs_of(input); });
@@ -168,7 +168,7 @@ py::object Pipeline::forward(py::handle input) {
 
 Tensors Pipeline::inputs_of(py::handle input) const {
   if (input.is_none() && pipe_->world().size() > 1) return {};  // another process has the input
-  return to_tensors(input, "the input");
+  return tensors_of_argument(input, "input");
 }
 
 Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
@@ -178,7 +178,7 @@ Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::ob
   const LossFn loss = loss_of(loss_fn);
   const StepOptions options = prepared(pipe_->world(), [&] {
     inputs = inputs_of(input);
-    if (!target.is_none()) targets = to_tensors(target, "the target");
+    if (!target.is_none()) targets = tensors_of_argument(target, "target");
     return step_options_of(settings);
   });
   StepResult result = without_gil([&] {

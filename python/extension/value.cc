@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -17,9 +18,9 @@ std::string type_of(py::handle value) {
   return py::str(py::type::handle_of(value).attr("__name__"));
 }
 
-// What a user can do with a value that cannot go between layers, as the end of a message.
-std::string advice_on(py::handle value, bool element) {
-  if (py::isinstance<py::dict>(value)) {
+// What to do with a value that cannot go between layers, as the end of a message.
+std::string advice_on_output(py::handle value, bool element) {
+  if (py::hasattr(value, "keys")) {
     return ": let the layer give tuple(d.values()), and the next one take it apart";
   }
   if (py::isinstance<py::list>(value)) return ": make it a tuple";
@@ -27,6 +28,39 @@ std::string advice_on(py::handle value, bool element) {
     return ": leave it out, or give torch.empty(N, 0) in its place";
   }
   return ": let the layers pass each other a tensor or a tuple of tensors";
+}
+
+bool holds_tensors(py::handle value) {
+  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return false;
+  const py::sequence elements = py::reinterpret_borrow<py::sequence>(value);
+  return std::any_of(elements.begin(), elements.end(),
+                     [](py::handle each) { return THPVariable_Check(each.ptr()); });
+}
+
+// The same for what a user gives to a call. `name`: its argument's.
+std::string advice_on_argument(py::handle value, const std::string& name, bool element) {
+  const auto made_by = [&](const std::string& function) {
+    return element ? ": put " + function + "(it) in its place"
+                   : ": give " + function + "(" + name + ")";
+  };
+  if (py::hasattr(value, "__array__")) return made_by("torch.as_tensor");
+  if (py::hasattr(value, "keys")) {
+    if (element) return ": put its tensors into the tuple itself";
+    return ": give tuple(" + name + ".values()), which " +
+           (name == "target" ? "the loss function" : "the first layer") + " takes apart";
+  }
+  if (holds_tensors(value) || (element && PyTuple_Check(value.ptr()))) {
+    return element ? ": put its tensors into the tuple itself" : made_by("tuple");
+  }
+  if (py::isinstance<py::list>(value)) return made_by("torch.tensor") + ", if it has numbers";
+  if (PyNumber_Check(value.ptr())) {
+    return ": give a tensor with N rows, such as torch.full((N,), " + std::string(py::repr(value)) +
+           ")";
+  }
+  if (element && value.is_none()) {
+    return ": leave it out, or give torch.empty(N, 0) in its place";
+  }
+  return ": give a tensor with N rows, or a tuple of such tensors";
 }
 
 at::Tensor mark_for(const at::Tensor& tensor) {
@@ -38,9 +72,10 @@ bool is_mark(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.size(1) == 0 && tensor.scalar_type() == at::kBool;
 }
 
-}  // namespace
-
-std::vector<at::Tensor> to_tensors(py::handle value, const std::string& what) {
+// `advice_on`: what to do with a wrong value, or a wrong element of a tuple.
+template <typename AdviceOn>
+std::vector<at::Tensor> tensors_of(py::handle value, const std::string& what,
+                                   const AdviceOn& advice_on) {
   if (THPVariable_Check(value.ptr())) {
     return {THPVariable_Unpack(value.ptr())};
   }
@@ -63,6 +98,18 @@ std::vector<at::Tensor> to_tensors(py::handle value, const std::string& what) {
     tensors.push_back(mark_for(tensors.front()));
   }
   return tensors;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> tensors_of_argument(py::handle value, const std::string& name) {
+  return tensors_of(value, "the " + name, [&](py::handle wrong, bool element) {
+    return advice_on_argument(wrong, name, element);
+  });
+}
+
+std::vector<at::Tensor> tensors_of_output(py::handle value) {
+  return tensors_of(value, "what the layer gives", advice_on_output);
 }
 
 py::object to_python(std::vector<at::Tensor> tensors) {

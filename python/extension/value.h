@@ -10,15 +10,16 @@
 
 namespace gpipe::python {
 
-// The tensors of a tensor or a tuple of tensors. Throws pybind11::type_error that names `what` for
-// anything else.
+// The tensors of a tensor or a tuple of tensors: a call's argument `name`, or what a layer gives.
+// Throws pybind11::type_error that says what to do for anything else.
 //
 // A tuple of one tensor gets a second, empty tensor behind it, a mark of shape {rows, 0}. Without
 // the mark, the tuple could not be told from a tensor. So the form of a value goes with each
 // micro-batch, wherever that goes, and calls that overlap may have different forms.
-std::vector<at::Tensor> to_tensors(pybind11::handle value, const std::string& what);
+std::vector<at::Tensor> tensors_of_argument(pybind11::handle value, const std::string& name);
+std::vector<at::Tensor> tensors_of_output(pybind11::handle value);
 
-// The value that to_tensors() made these tensors of, or some rows of that value.
+// The value that one of the two made these tensors of, or some rows of that value.
 pybind11::object to_python(std::vector<at::Tensor> tensors);
 
 }  // namespace gpipe::python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 import weakref
@@ -159,7 +160,7 @@ def loss_of(loss_fn: Callable[..., Tensor], target: Any) -> Callable[..., Tensor
         try:
             loss = loss_fn(*values)
         except TypeError as error:
-            if target is None:
+            if target is None or isinstance(target, tuple) and not target:
                 error.add_note(
                     "GPipe: no target was given, so the loss function got the outputs alone"
                 )
@@ -213,6 +214,23 @@ def _refuse_surroundings() -> None:
             "would end in the middle of the pipeline: give GPipe checkpoint='always' instead, or "
             "use_reentrant=True"
         )
+
+
+@contextlib.contextmanager
+def _telling_of_dtypes(pipe: nn.Module, input: Optional[Value]) -> Iterator[None]:
+    """Adds to an operator's error about dtypes that the input has another than the parameters."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = next(iter(input), None) if isinstance(input, tuple) else input
+        expected = next((parameter.dtype for parameter in pipe.parameters()), None)
+        given = first.dtype if isinstance(first, Tensor) else expected
+        if expected and given != expected and given.is_floating_point and "type" in str(error):
+            error.add_note(
+                f"GPipe: the input has {given}, and the first parameter {expected}: give "
+                f"input.to({expected}), or cast the pipeline by model.to({given})"
+            )
+        raise
 
 
 class Pipelined(nn.Module):
@@ -352,7 +370,8 @@ class Pipelined(nn.Module):
         with Beginning(self._world):
             _refuse_surroundings()
             pipeline = self._current()
-        output = pipeline.forward(input)
+        with _telling_of_dtypes(self, input):
+            output = pipeline.forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if tensor is None or tensor.grad_fn is None:
                 continue
@@ -412,7 +431,8 @@ class Pipelined(nn.Module):
             )
             self._check_hooks("step")
             pipeline, loss = self._current(), loss_of(loss_fn, target)
-        result = pipeline.step(input, target, loss, settings)
+        with _telling_of_dtypes(self, input):
+            result = pipeline.step(input, target, loss, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named
@@ -435,7 +455,8 @@ class Pipelined(nn.Module):
             )
             self._check_hooks("evaluate")
             pipeline, loss = self._current(), loss_of(loss_fn, target)
-        result = pipeline.evaluate(input, target, loss, settings)
+        with _telling_of_dtypes(self, input):
+            result = pipeline.evaluate(input, target, loss, settings)
         return StepResult(result.loss, result.losses, result.outputs)
 
     @named

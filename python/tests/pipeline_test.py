@@ -7,6 +7,7 @@ import io
 import pydoc
 import threading
 import weakref
+from collections import UserDict
 
 import pytest
 import torch
@@ -270,6 +271,69 @@ def test_exceptions_of_backward_and_of_the_loss():
     check_failure(lambda: pipe.step(input, input, loss_fn), error, "the loss function")
 
 
+class Array:
+    """As an array of numpy, which is not needed for the tests."""
+
+    def __array__(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (Array(), "{what}, but got Array: give torch.as_tensor({name})"),
+        ([torch.ones(1)], "{what}, but got list: give tuple({name})"),
+        ([[1.0, 2.0]], "{what}, but got list: give torch.tensor({name}), if it has numbers"),
+        ({"a": torch.ones(1)}, "{what}, but got dict: give tuple({name}.values()), which {taker}"),
+        (UserDict(), "{what}, but got UserDict: give tuple({name}.values()), which {taker}"),
+        (3, "{what}, but got int: give a tensor with N rows, such as torch.full((N,), 3)"),
+        (None, "{what}, but got NoneType: give a tensor with N rows, or a tuple of such tensors"),
+        ("text", "{what}, but got str: give a tensor with N rows, or a tuple of such tensors"),
+        ((Array(),), "tuple that is {what}, but got Array: put torch.as_tensor(it) in its place"),
+        ((torch.ones(1), None), "tuple that is {what}, but got NoneType: leave it out, or give"),
+        ((torch.ones(1), [torch.ones(1)]), "but got list: put its tensors into the tuple itself"),
+        (((torch.ones(1),),), "but got tuple: put its tensors into the tuple itself"),
+        (({"a": torch.ones(1)},), "but got dict: put its tensors into the tuple itself"),
+        ((2.5,), "but got float: give a tensor with N rows, such as torch.full((N,), 2.5)"),
+    ],
+)
+def test_a_wrong_input_or_target_says_what_to_give(value, text):
+    pipe = GPipe(model_of(2), [1, 1])
+    right = torch.ones(1, 8)
+    of_input = {"name": "input", "what": "the input", "taker": "the first layer takes apart"}
+    of_target = {"name": "target", "what": "the target", "taker": "the loss function takes apart"}
+    for call, words in (
+        (lambda: pipe(value), of_input),
+        (lambda: pipe.step(value, right, mse), of_input),
+        (lambda: pipe.step(right, value, mse), of_target),
+    ):
+        if value is None and words is of_target:
+            continue  # the loss function then gets the output alone
+        with pytest.raises(TypeError, match="expected Tensor") as caught:
+            call()
+        assert text.format(**words) in str(caught.value)
+
+
+def test_an_input_of_another_dtype_says_what_to_cast():
+    pipe = GPipe(model_of(2), [1, 1])
+    right, wrong = torch.ones(1, 8), torch.ones(1, 8, dtype=torch.float64)
+    for call in (
+        lambda: pipe(wrong),
+        lambda: pipe.step(wrong, right, mse),
+        lambda: pipe.evaluate(wrong, right, mse),
+    ):
+        with pytest.raises(RuntimeError, match="same dtype") as caught:
+            call()
+        assert "give input.to(torch.float32)" in caught.value.__notes__[-1]
+    pipe.to(torch.float64)(wrong)
+
+
+def test_an_empty_tuple_of_targets_is_told_of():
+    with pytest.raises(TypeError, match="target") as caught:
+        GPipe(model_of(2), [1, 1]).step(torch.ones(1, 8), (), mse)
+    assert "no target was given" in caught.value.__notes__[0]
+
+
 def test_wrong_values_are_refused_with_what_was_given():
     class Gives(nn.Module):
         def __init__(self, value):
@@ -279,18 +343,11 @@ def test_wrong_values_are_refused_with_what_was_given():
         def forward(self, input):
             return self.value
 
-    pipe = GPipe(model_of(2), [1, 1])
-    for value, text in (
-        ("text", "the input, but got str"),
-        ([torch.ones(1)], "the input, but got list"),
-        ((torch.ones(1), None), "element 1 of the tuple that is the input, but got NoneType"),
-    ):
-        with pytest.raises(TypeError, match=text):
-            pipe(value)
     for value in ("text", {"a": torch.ones(1)}, (torch.ones(1), 3)):
         with pytest.raises(TypeError, match="expected Tensor") as caught:
             GPipe(nn.Sequential(Gives(value)), [1])(torch.ones(1))
         assert "stage 0, micro-batch 0" in caught.value.__notes__[0]
+    pipe = GPipe(model_of(2), [1, 1])
     with pytest.raises(TypeError, match="expected a Tensor from the loss function, but got float"):
         pipe.step(torch.ones(1, 8), None, lambda output: 1.0)
     with pytest.raises(ValueError, match="1f1b"):
