@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -60,13 +61,16 @@ auto found_by_all(const Collective& collective) {
   }
 }
 
+void say(const std::string& text) { std::clog << "gpipe: " + text + "\n" << std::flush; }
+
 class ConnectedProcesses final : public Processes, public internal::LinkedProcesses {
  public:
   // `kind`: the kind of links between devices; null: tensors go through the host.
   ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind,
-                     std::chrono::milliseconds call_limit)
+                     const SessionOptions& options)
       : session_(std::move(session)),
-        call_limit_(call_limit),
+        call_limit_(options.call_limit),
+        announces_(options.announce && session_->rank() == 0),
         kind_(kind),
         error_file_(session_->environment().error_file) {}
   // In a forked child the members are leaked, because the threads do not exist there. Gloo would
@@ -140,6 +144,7 @@ class ConnectedProcesses final : public Processes, public internal::LinkedProces
   internal::ForkGuard fork_guard_;
   std::unique_ptr<Session> session_;
   const std::chrono::milliseconds call_limit_;
+  const bool announces_;
   std::timed_mutex call_;                  // held by a call, which owns the members below
   std::atomic<std::thread::id> caller_{};  // the thread that holds it
   // How many calls have waited for the lock in vain. They count as begun if the call that holds the
@@ -344,7 +349,8 @@ LinkPools& ConnectedProcesses::link_pools() {
                             // the link first. So the symptom is told with its epoch, and does not
                             // count in a later one.
                             control().throw_failure(why, epoch);
-                          }},
+                          },
+                          announces_ ? say : nullptr},
         control());
   }
   return links_->pools;
@@ -393,6 +399,7 @@ internal::LinkedProcesses::Links* ConnectedProcesses::links(
   }
   std::vector<Edge> edges;
   for (const auto& [from, to] : directions) edges.push_back({from, to});
+  if (directions.empty() && ranks.size() > 1) edges.push_back(DeviceLinks::kSet);
   links_of_caller_ = std::make_unique<ConnectedLinks>(
       link_pools().connect(ranks, devices, edges, device), control());
   return links_of_caller_.get();
@@ -436,9 +443,9 @@ World connect_world(const Environment& environment, const WorldOptions& options,
       kind = &link_kind(environment.device_links);
       kind->check_available();
     }
-    return World(std::make_shared<ConnectedProcesses>(Session::connect(environment, session), kind,
-                                                      session.call_limit),
-                 environment.rank, environment.size, environment.local_rank);
+    return World(
+        std::make_shared<ConnectedProcesses>(Session::connect(environment, session), kind, session),
+        environment.rank, environment.size, environment.local_rank);
   } catch (...) {
     ErrorFile(environment.error_file).write(text_of_current_exception());
     throw;

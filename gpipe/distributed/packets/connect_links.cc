@@ -24,6 +24,8 @@ static auto fields(Edge& edge) { return std::tie(edge.from, edge.to, edge.lane);
 
 namespace {
 
+bool is_set(const Edge& edge) { return edge.from < 0; }
+
 // How long connecting all links may take. It may take long, because NCCL examines all of a
 // machine's devices and networks for each link.
 constexpr std::chrono::minutes kLimit{2};
@@ -44,17 +46,35 @@ void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
 }
 
 // The edges that begin or end at `rank`, in the order in which it connects them.
-std::vector<Edge> own_order(const std::map<Edge, std::string>& ids, int64_t rank) {
-  std::vector<Edge> all;
-  all.reserve(ids.size());
-  for (const auto& [edge, id] : ids) all.push_back(edge);
+std::vector<Edge> own_order(const std::vector<Edge>& edges, int64_t rank) {
   std::vector<Edge> own;
-  for (const std::vector<Edge>& round : link_rounds(std::move(all))) {
-    std::copy_if(round.begin(), round.end(), std::back_inserter(own),
-                 [&](const Edge& edge) { return edge.from == rank || edge.to == rank; });
+  for (const std::vector<Edge>& round : link_rounds(edges)) {
+    std::copy_if(round.begin(), round.end(), std::back_inserter(own), [&](const Edge& edge) {
+      return edge.from == rank || edge.to == rank || is_set(edge);
+    });
   }
   return own;
 }
+
+// Which end of the edge's link `rank` is.
+LinkEnd end_of(const Edge& edge, int64_t rank, const std::vector<int64_t>& ranks) {
+  if (!is_set(edge)) {
+    return DeviceLinks::end_of(edge.from == rank ? DeviceLink::End::kSends
+                                                 : DeviceLink::End::kReceives);
+  }
+  LinkEnd end;
+  end.member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  end.members = static_cast<int64_t>(ranks.size());
+  end.is_one_way = false;
+  return end;
+}
+
+// What the processes tell each other before they connect links.
+struct Offer {
+  std::vector<std::pair<Edge, std::string>> ids;  // of the links for which the process makes them
+  LinkLoad load;
+};
+auto fields(Offer& offer) { return std::tie(offer.ids, offer.load); }
 
 }  // namespace
 
@@ -124,39 +144,66 @@ LinkPools::Pool& LinkPools::pool(const Key& key, c10::Device device) {
 
 void LinkPools::connect(DeviceLinks& links, const std::vector<Edge>& edges,
                         const std::vector<int64_t>& ranks) {
-  std::map<Edge, std::string> ids;
-  std::vector<std::pair<Edge, std::string>> own;
+  const std::vector<Edge> own = own_order(edges, others_.rank);
+  std::vector<LinkEnd> ends;
+  for (const Edge& edge : own) ends.push_back(end_of(edge, others_.rank, ranks));
+  const c10::Device device = links.device();
+  LinkBudget& budget = budgets_.try_emplace(device.index(), kind_, device).first->second;
+  const int64_t most_blocks = budget.add(ends);
+  Offer offer;
+  offer.load = budget.load();
   for (const Edge& edge : edges) {
-    if (edge.from != others_.rank) continue;
-    own.emplace_back(edge, kind_.new_id());
+    if ((is_set(edge) ? ranks.front() : edge.from) != others_.rank) continue;
+    offer.ids.emplace_back(edge, kind_.new_id());
   }
+  std::map<Edge, std::string> ids;
+  std::vector<LinkLoad> loads;
   for (const std::string& value :
-       others_.exchange(next_name(ranks) + "/ids", internal::to_bytes(own), ranks)) {
-    const auto given = internal::from_bytes<decltype(own)>(value, "the ids of links");
-    ids.insert(given.begin(), given.end());
+       others_.exchange(next_name(ranks) + "/ids", internal::to_bytes(offer), ranks)) {
+    const auto given = internal::from_bytes<Offer>(value, "the ids of links");
+    ids.insert(given.ids.begin(), given.ids.end());
+    loads.push_back(given.load);
   }
   try {
-    const auto end = std::chrono::steady_clock::now() + kLimit;
-    // A process connects its links one after another, in the order of the rounds: connecting a link
-    // may wait for all work on the device, and so for the first message of another link.
-    for (const Edge& edge : own_order(ids, others_.rank)) {
-      const std::string& id = ids.at(edge);
-      if (edge.from == others_.rank) links.begin(edge, DeviceLink::End::kSends, id);
-      if (edge.to == others_.rank) links.begin(edge, DeviceLink::End::kReceives, id);
-      while (!links.are_connected()) {
-        others_.check();
-        if (std::chrono::steady_clock::now() > end) {
-          throw std::runtime_error("the other ends did not come within two minutes");
-        }
-        const internal::WaitScope waits;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
+    connect_own(links, own, ids, ranks, most_blocks);
   } catch (const std::exception& error) {
     links.abort();
     others_.check();
     others_.fail("connecting the links between devices failed: " + std::string(error.what()));
     throw;
+  }
+  if (others_.say == nullptr) return;
+  const auto most =
+      std::max_element(loads.begin(), loads.end(), [](const LinkLoad& a, const LinkLoad& b) {
+        return std::tie(a.bytes, a.blocks) < std::tie(b.bytes, b.blocks);
+      });
+  others_.say("between devices, rank " + std::to_string(ranks[most - loads.begin()]) +
+              " has most: " + to_text(*most));
+}
+
+void LinkPools::connect_own(DeviceLinks& links, const std::vector<Edge>& own,
+                            const std::map<Edge, std::string>& ids,
+                            const std::vector<int64_t>& ranks, int64_t most_blocks) {
+  const auto limit = std::chrono::steady_clock::now() + kLimit;
+  // A process connects its links one after another, in the order of the rounds: connecting a link
+  // may wait for all work on the device, and so for the first message of another link.
+  for (const Edge& edge : own) {
+    const std::string& id = ids.at(edge);
+    if (is_set(edge)) {
+      links.begin_set(ranks, end_of(edge, others_.rank, ranks), id, most_blocks);
+    } else if (edge.from == others_.rank) {
+      links.begin(edge, DeviceLink::End::kSends, id, most_blocks);
+    } else {
+      links.begin(edge, DeviceLink::End::kReceives, id, most_blocks);
+    }
+    while (!links.are_connected()) {
+      others_.check();
+      if (std::chrono::steady_clock::now() > limit) {
+        throw std::runtime_error("the other ends did not come within two minutes");
+      }
+      const internal::WaitScope waits;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 

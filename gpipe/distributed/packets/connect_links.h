@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpipe/distributed/packets/device_links.h"
+#include "gpipe/distributed/packets/link_budget.h"
 #include "gpipe/distributed/packets/message_plan.h"
 
 namespace gpipe::distributed {
@@ -40,6 +41,8 @@ class LinkPools {
     std::function<void()> check;
     // Throws what all processes throw; `symptom` is the reason if no other is known.
     std::function<void(const std::string& symptom)> fail;
+    // Tells the user what links take. May be null.
+    std::function<void(const std::string& text)> say;
   };
 
   // `kind` and what `others` refers to outlive it.
@@ -50,12 +53,13 @@ class LinkPools {
   // connected. The result belongs to this object.
   //
   // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
-  // a link cannot be connected.
+  // a link cannot be connected; std::runtime_error if links would occupy too much of this process's
+  // device (LinkBudget).
   DeviceLinks& connect(const MessagePlan& plan, c10::Device device);
   // The links of `edges`, between some of `ranks`, all of which call this for the same lists in the
-  // same order. `devices`: device_number() of each rank's device, all different. Otherwise as
-  // above. Links that a program or an earlier call had connected between these ranks serve here,
-  // too.
+  // same order. {DeviceLinks::kSet}: one link of all `ranks`. `devices`: device_number() of each
+  // rank's device, all different. Otherwise as above. Links that a program or an earlier call had
+  // connected between these ranks serve here, too.
   DeviceLinks& connect(const std::vector<int64_t>& ranks, const std::vector<int64_t>& devices,
                        const std::vector<Edge>& edges, c10::Device device);
 
@@ -78,12 +82,17 @@ class LinkPools {
   // `ranks` exchange the ids of these links, and connect those that begin or end here.
   void connect(DeviceLinks& links, const std::vector<Edge>& edges,
                const std::vector<int64_t>& ranks);
+  // Begins these links, which all end here, one after another.
+  void connect_own(DeviceLinks& links, const std::vector<Edge>& own,
+                   const std::map<Edge, std::string>& ids, const std::vector<int64_t>& ranks,
+                   int64_t most_blocks);
   std::string next_name(const std::vector<int64_t>& ranks);
 
   std::mutex mutex_;  // guards the map against abort(), and is_aborted_
   bool is_aborted_ = false;
   std::map<Key, Pool> pools_;
-  std::map<std::vector<int64_t>, int64_t> times_;  // number of calls for these processes
+  std::map<c10::DeviceIndex, LinkBudget> budgets_;  // of the devices of all pools
+  std::map<std::vector<int64_t>, int64_t> times_;   // number of calls for these processes
 };
 
 }  // namespace gpipe::distributed

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <future>
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -29,11 +28,12 @@ constexpr std::chrono::seconds kEndLimit{2};
 // slow device, lets it wait that long.
 constexpr std::chrono::seconds kSettleLimit{5};
 
-std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
-  std::vector<at::Tensor> result;
-  std::copy_if(messages.begin(), messages.end(), std::back_inserter(result),
-               [](const at::Tensor& message) { return message.numel() > 0; });
-  return result;
+// Adds what is not empty to the messages for or from `member`.
+void add(const std::vector<at::Tensor>& messages, int64_t member,
+         std::vector<DeviceLink::Message>& to) {
+  for (const at::Tensor& bytes : messages) {
+    if (bytes.numel() > 0) to.push_back({member, bytes});
+  }
 }
 
 // The streams of all links of this process.
@@ -73,10 +73,6 @@ void give_back_stream(const LinkKind& kind, const c10::Stream& stream) {
   internal::give_back_stream_for_recordings(stream);
 }
 
-std::string to_text(const Edge& edge) {
-  return "the link from rank " + std::to_string(edge.from) + " to rank " + std::to_string(edge.to);
-}
-
 }  // namespace
 
 DeviceLinks::DeviceLinks(const LinkKind& kind, c10::Device device,
@@ -108,20 +104,35 @@ bool DeviceLinks::has(const Edge& edge, DeviceLink::End end) const {
   return lines_.count({edge, end}) != 0;
 }
 
-void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string& id) {
+void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string& id,
+                        int64_t most_blocks) {
+  begin({edge, end}, end_of(end), id, most_blocks);
+}
+
+void DeviceLinks::begin_set(const std::vector<int64_t>& ranks, const LinkEnd& end,
+                            const std::string& id, int64_t most_blocks) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ranks_ = ranks;
+  }
+  begin({kSet, DeviceLink::End::kSends}, end, id, most_blocks);
+}
+
+void DeviceLinks::begin(const Key& key, const LinkEnd& end, const std::string& id,
+                        int64_t most_blocks) {
   const c10::Stream stream = take_stream(kind_, device_);
   try {
-    auto link = kind_.connect(id, end, device_);
+    auto link = kind_.connect(id, end, device_, most_blocks);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_aborted_) {
       link->abort();
       throw std::runtime_error("it was given up");
     }
-    lines_.emplace(std::piecewise_construct, std::forward_as_tuple(edge, end),
+    lines_.emplace(std::piecewise_construct, std::forward_as_tuple(key),
                    std::forward_as_tuple(std::move(link), stream));
   } catch (const std::exception& error) {
     give_back_stream(kind_, stream);
-    throw std::runtime_error(to_text(edge) + ": " + error.what());
+    throw std::runtime_error(name_of(key.first) + ": " + error.what());
   }
 }
 
@@ -133,16 +144,16 @@ bool DeviceLinks::are_connected() {
     try {
       all = line.link->is_connected() && all;
     } catch (const std::exception& error) {
-      throw std::runtime_error(to_text(key.first) + ": " + error.what());
+      throw std::runtime_error(name_of(key.first) + ": " + error.what());
     }
   }
   return all;
 }
 
 void DeviceLinks::send(const Edge& edge, const std::vector<at::Tensor>& messages) {
-  const Line& to = line(edge, DeviceLink::End::kSends);
-  internal::follow(to.stream, internal::current_stream(device_));
-  put(to, DeviceLink::End::kSends, messages);
+  const std::vector<Load> to = loads({{edge, messages}}, {});
+  internal::follow(to.front().line->stream, internal::current_stream(device_));
+  put(to.front());
 }
 
 c10::Stream DeviceLinks::receiving_stream(const Edge& edge) const {
@@ -150,7 +161,7 @@ c10::Stream DeviceLinks::receiving_stream(const Edge& edge) const {
 }
 
 void DeviceLinks::receive(const Edge& edge, const std::vector<at::Tensor>& messages) {
-  put(line(edge, DeviceLink::End::kReceives), DeviceLink::End::kReceives, messages);
+  put(loads({}, {{edge, messages}}).front());
 }
 
 void DeviceLinks::let_follow(const c10::Stream& stream) {
@@ -164,18 +175,13 @@ void DeviceLinks::exchange(const Messages& sends, const Messages& receives) {
   // for a receive here.
   const std::shared_ptr<c10::Event> before = internal::record_event(here);
   std::vector<c10::Stream> used;
-  const auto put_all = [&](const Messages& all, DeviceLink::End end) {
-    for (const auto& [edge, messages] : all) {
-      const Line& on = line(edge, end);
-      internal::wait_for_event(*before, on.stream);
-      used.push_back(on.stream);
-      put(on, end, messages, /*keeps_memory=*/false);
-    }
-  };
   std::exception_ptr error;
   try {
-    put_all(sends, DeviceLink::End::kSends);
-    put_all(receives, DeviceLink::End::kReceives);
+    for (const Load& load : loads(sends, receives)) {
+      internal::wait_for_event(*before, load.line->stream);
+      used.push_back(load.line->stream);
+      put(load, /*keeps_memory=*/false);
+    }
   } catch (const std::exception&) {
     error = std::current_exception();
   }
@@ -195,26 +201,57 @@ void DeviceLinks::abort() noexcept {
   changed_.notify_all();
 }
 
+std::string DeviceLinks::name_of(const Edge& edge) const {
+  if (edge.from >= 0) {
+    return "the link from rank " + std::to_string(edge.from) + " to rank " +
+           std::to_string(edge.to);
+  }
+  std::string name = "the link between ranks";
+  for (const int64_t rank : ranks_) name += " " + std::to_string(rank);
+  return name;
+}
+
 const DeviceLinks::Line& DeviceLinks::line(const Edge& edge, DeviceLink::End end) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = lines_.find({edge, end});
-  if (found == lines_.end()) throw std::logic_error(to_text(edge) + " was not connected");
+  if (found == lines_.end()) throw std::logic_error(name_of(edge) + " was not connected");
   return found->second;
 }
 
-void DeviceLinks::put(const Line& line, DeviceLink::End end,
-                      const std::vector<at::Tensor>& messages, bool keeps_memory) {
-  const std::vector<at::Tensor> moving = not_empty(messages);
-  if (moving.empty()) return;
-  for (const at::Tensor& message : moving) {
-    if (keeps_memory) internal::use_on(message, line.stream);
+std::vector<DeviceLinks::Load> DeviceLinks::loads(const Messages& sends,
+                                                  const Messages& receives) const {
+  std::vector<Load> result;
+  if (ranks_.empty()) {
+    for (const auto& [edge, messages] : sends) {
+      result.push_back({&line(edge, DeviceLink::End::kSends), {}, {}});
+      add(messages, 1, result.back().sends);
+    }
+    for (const auto& [edge, messages] : receives) {
+      result.push_back({&line(edge, DeviceLink::End::kReceives), {}, {}});
+      add(messages, 0, result.back().receives);
+    }
+    return result;
+  }
+  const auto member = [this](int64_t rank) {
+    return std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin();
+  };
+  result.push_back({&line(kSet, DeviceLink::End::kSends), {}, {}});
+  for (const auto& [edge, messages] : sends) add(messages, member(edge.to), result[0].sends);
+  for (const auto& [edge, messages] : receives) {
+    add(messages, member(edge.from), result[0].receives);
+  }
+  return result;
+}
+
+void DeviceLinks::put(const Load& load, bool keeps_memory) {
+  if (load.sends.empty() && load.receives.empty()) return;
+  for (const auto* const messages : {&load.sends, &load.receives}) {
+    for (const DeviceLink::Message& message : *messages) {
+      if (keeps_memory) internal::use_on(message.bytes, load.line->stream);
+    }
   }
   try {
-    if (end == DeviceLink::End::kSends) {
-      line.link->send(moving, line.stream);
-    } else {
-      line.link->receive(moving, line.stream);
-    }
+    load.line->link->move(load.sends, load.receives, load.line->stream);
   } catch (const std::exception&) {
     // If abort() was called, its caller knows the reason, so this error is not reported.
     if (!is_aborted()) throw;
@@ -280,7 +317,7 @@ void DeviceLinks::check_links() {
     try {
       link->check();
     } catch (const std::exception& error) {
-      throw std::runtime_error(to_text(edge) + " broke: " + error.what());
+      throw std::runtime_error(name_of(edge) + " broke: " + error.what());
     }
   }
 }

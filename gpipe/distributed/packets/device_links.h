@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,13 +20,14 @@
 #include <vector>
 
 #include "gpipe/distributed/packets/device_link.h"
+#include "gpipe/distributed/packets/link_budget.h"
 #include "gpipe/distributed/packets/message_plan.h"
 
 namespace gpipe::distributed {
 
-// Holds a link for each edge that begins or ends in this process. On a link's stream a send waits
-// for the work that produces the tensors. The stream that uses received tensors waits for the
-// link's stream. No thread waits for either.
+// Holds a link for each edge that begins or ends in this process, or one link of several processes
+// (kSet). On a link's stream a send waits for the work that produces the tensors. The stream that
+// uses received tensors waits for the link's stream. No thread waits for either.
 //
 // Requirements for all processes, so that no stream waits forever:
 // - at both ends of an edge messages go in the order in which they are sent;
@@ -53,8 +55,19 @@ class DeviceLinks {
 
   size_t size() const;
   bool has(const Edge& edge, DeviceLink::End end) const;
-  // Begins to connect a link. Throws std::runtime_error if that fails.
-  void begin(const Edge& edge, DeviceLink::End end, const std::string& id);
+  // The key of the link that a set of processes has, in which each sends to each other one.
+  static constexpr Edge kSet{};
+  // Which end of an edge's link that is.
+  static LinkEnd end_of(DeviceLink::End end) { return {end == DeviceLink::End::kSends ? 0 : 1}; }
+
+  // Begins to connect a link. `most_blocks`: LinkBudget::add(). Throws std::runtime_error if that
+  // fails.
+  void begin(const Edge& edge, DeviceLink::End end, const std::string& id,
+             int64_t most_blocks = LinkBudget::kMostBlocks);
+  // The same for the only link of a set of processes, the ends of which are numbered as `ranks`.
+  // `end`: which of them this is.
+  void begin_set(const std::vector<int64_t>& ranks, const LinkEnd& end, const std::string& id,
+                 int64_t most_blocks = LinkBudget::kMostBlocks);
   // Whether all links that have been begun are connected. Throws std::runtime_error if one never
   // will be.
   bool are_connected();
@@ -74,7 +87,8 @@ class DeviceLinks {
   // Sends and receives messages whose memory belongs to the current stream. Work that was put there
   // before comes before all of them, and work that is put there afterwards behind all of them. So
   // the memory may be freed at once. Sends are put on streams first, so the processes that call
-  // exchange() with each other need not know how far the others are.
+  // exchange() with each other need not know how far the others are. All messages go by the link of
+  // the set, if there is one: then the n-th calls of its processes belong together.
   void exchange(const Messages& sends, const Messages& receives);
 
   // Says that the other ends, too, have put all messages so far on their streams. An abort lets
@@ -93,11 +107,20 @@ class DeviceLinks {
     std::shared_ptr<c10::Event> settled;  // behind the messages of which settle() told; may be null
   };
   using Key = std::pair<Edge, DeviceLink::End>;  // both ends may be here, in tests
+  // What one link moves in a call.
+  struct Load {
+    const Line* line = nullptr;
+    std::vector<DeviceLink::Message> sends;
+    std::vector<DeviceLink::Message> receives;
+  };
 
+  void begin(const Key& key, const LinkEnd& end, const std::string& id, int64_t most_blocks);
+  std::string name_of(const Edge& edge) const;
   const Line& line(const Edge& edge, DeviceLink::End end) const;
+  // What each link moves of these messages, sends first.
+  std::vector<Load> loads(const Messages& sends, const Messages& receives) const;
   // Keeps the messages' memory until they have moved, if `keeps_memory`.
-  void put(const Line& line, DeviceLink::End end, const std::vector<at::Tensor>& messages,
-           bool keeps_memory = true);
+  void put(const Load& load, bool keeps_memory = true);
   void abort(const Line& line) const noexcept;
   bool is_aborted() const;
   void watch();
@@ -110,7 +133,8 @@ class DeviceLinks {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Key, Line> lines_;  // no line is ever removed
+  std::map<Key, Line> lines_;   // no line is ever removed
+  std::vector<int64_t> ranks_;  // of the set; empty: there is none
   bool is_aborted_ = false;
   bool is_last_ = false;
   std::thread watcher_;  // checks links for errors, and aborts them, which may take a while

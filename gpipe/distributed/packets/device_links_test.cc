@@ -23,11 +23,13 @@
 
 #include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/packets/connect_links.h"
+#include "gpipe/distributed/packets/link_budget.h"
 #include "gpipe/distributed/packets/message_plan.h"
 #include "gpipe/distributed/packets/remote_transport.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/processes/memory_group.h"
 #include "gpipe/testing/processes/socket_link.h"
 
@@ -155,6 +157,83 @@ TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
   EXPECT_THROW(sender_->send(Edge{1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
 }
 
+// Three processes, ranks 3, 5 and 7, that have one link. Each gives each other one two messages in
+// each round, of sizes that tell rounds and members apart. Rank 3 has put both rounds on streams
+// before rank 5 puts the first one, so no message of a round may wait for another one.
+TEST(DeviceLinks, OfASetMoveRounds) {
+  const std::vector<int64_t> ranks = {3, 5, 7};
+  const std::string id = socket_links().new_id();
+  std::vector<std::unique_ptr<DeviceLinks>> all;
+  for (int64_t member = 0; member < 3; ++member) {
+    all.push_back(std::make_unique<DeviceLinks>(socket_links(), device(member),
+                                                [](const std::string& what) { FAIL() << what; }));
+    all.back()->begin_set(ranks, {member, 3, /*is_one_way=*/false}, id);
+    EXPECT_EQ(all.back()->size(), 1u);
+  }
+  until([&] {
+    bool is_connected = true;
+    for (const auto& links : all) is_connected = links->are_connected() && is_connected;
+    return is_connected;
+  });
+  const auto value = [](int64_t round, int64_t from, int64_t to, int64_t k) {
+    return 100 * round + 30 * from + 10 * to + k;
+  };
+  struct Room {
+    at::Tensor bytes;
+    int64_t value;
+  };
+  std::vector<Room> rooms;
+  for (int64_t own = 0; own < 3; ++own) {
+    for (int64_t round = 0; round < 2; ++round) {
+      DeviceLinks::Messages sends;
+      DeviceLinks::Messages receives;
+      for (int64_t other = 0; other < 3; ++other) {
+        if (other == own) continue;
+        for (int64_t k = 0; k < 2; ++k) {
+          const int64_t sent = value(round, own, other, k);
+          const int64_t got = value(round, other, own, k);
+          sends[{ranks[own], ranks[other]}].push_back(bytes_on(device(own), 1 + sent, sent));
+          rooms.push_back({bytes_on(device(own), 1 + got, 255), got});
+          receives[{ranks[other], ranks[own]}].push_back(rooms.back().bytes);
+        }
+      }
+      all[own]->exchange(sends, receives);
+    }
+  }
+  for (const Room& room : rooms) {
+    EXPECT_THAT(on_host(room.bytes),
+                EqualsBitwise(at::full({room.bytes.numel()}, room.value, at::kByte)));
+  }
+}
+
+std::vector<LinkEnd> one_way(size_t count) { return std::vector<LinkEnd>(count); }
+
+TEST(LinkBudget, ALinkMayTakeLessWhereThereAreMany) {
+  LinkBudget budget(socket_links(), device(0));  // of 64 multiprocessors
+  EXPECT_EQ(budget.add(one_way(3)), 4);
+  EXPECT_EQ(budget.add({LinkEnd{1, 3, /*is_one_way=*/false}}), 4);
+  EXPECT_EQ(budget.load().links, 4);
+  EXPECT_EQ(budget.load().blocks, 16);  // a quarter
+  EXPECT_EQ(budget.load().bytes, (3 * 4 + 4 * 4) << 20);
+  EXPECT_EQ(budget.add(one_way(2)), 1);
+  EXPECT_EQ(to_text(budget.load()),
+            "6 links, which take at most 18 of 64 multiprocessors and 30 MiB of memory");
+  EXPECT_EQ(LinkBudget(socket_links(), device(0)).add(one_way(5)), 2);
+}
+
+TEST(LinkBudget, MostOfADeviceIsNotForLinks) {
+  LinkBudget budget(socket_links(), device(0));
+  EXPECT_EQ(budget.add(one_way(32)), 1);
+  try {
+    (void)budget.add(one_way(1));
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("33 links"), HasSubstr("33 of 64 multiprocessors"),
+                                    HasSubstr("unset GPIPE_DEVICE_LINKS")));
+  }
+  EXPECT_EQ(budget.load().links, 32);
+}
+
 // Worker 0 sends a small packet and then another one. Worker 1 asks for the later packet first.
 Program two_in_another_order() {
   Program program;
@@ -246,6 +325,69 @@ TEST_F(PacketsByLink, KeepHowTheyLieInMemory) {
   EXPECT_EQ(got[0].strides(), at::IntArrayRef({100, 0}));
   EXPECT_THAT(on_host(got[0].contiguous()),
               EqualsBitwise(on_host(column).unsqueeze(1).expand({10, 4}).contiguous()));
+}
+
+// Worker 0 sends a packet in each of its steps, and worker 1 receives one in each of its own.
+Program one_in_each_step(int32_t steps) {
+  Program program;
+  program.workers.resize(2);
+  program.slots = {0, steps};
+  for (int32_t k = 0; k < steps; ++k) {
+    Step step;
+    step.action = {ActionKind::kForward, 0, k};
+    step.sends = {{1, k, 1}};
+    program.workers[0].push_back(step);
+    step.action = {ActionKind::kForward, 1, k};
+    step.sends.clear();
+    step.receives = {k};
+    program.workers[1].push_back(step);
+  }
+  return program;
+}
+
+// Device 1 is held, so the memory of what has been received is in use. Its worker may begin two
+// steps more than the device has done, and then waits.
+TEST_F(DeviceLinksTest, AWorkerIsNotFarAheadOfItsDevice) {
+  constexpr int32_t kSteps = 6;
+  const Program program = one_in_each_step(kSteps);
+  MessagePlan sent_plan(program, {0, 1});
+  MessagePlan received_plan(program, {0, 1});
+  MemoryNetwork network;
+  const std::unique_ptr<Group> sent_group = network.group(0);
+  const std::unique_ptr<Group> received_group = network.group(1);
+  RemoteTransportOptions options;
+  options.links = sender_.get();
+  RemoteTransport from(program, sent_plan, *sent_group, 0, nullptr, options);
+  options.links = receiver_.get();
+  options.most_ahead = {/*steps=*/1, /*bytes=*/100};
+  RemoteTransport to(program, received_plan, *received_group, 1, nullptr, options);
+  for (int32_t k = 0; k < kSteps; ++k) {
+    std::vector<Packet> packets;
+    packets.push_back(packet_of(at::full({50}, k, at::TensorOptions(device(0)))));
+    from.send({{1, k, 1}}, packets);
+  }
+  std::shared_ptr<void> busy = testing::hold_stream(device(1));
+  const int64_t waits = testing::fake::runtime().counters().host_waits;
+  std::atomic<int32_t> received{0};
+  std::thread worker([&] {
+    for (int32_t k = 0; k < kSteps; ++k) {
+      std::vector<Packet> got(1);
+      EXPECT_TRUE(to.receive(1, {k}, got));
+      internal::arrive(got[0], device(1));
+      ++received;
+    }
+  });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  until([&] {
+    return testing::fake::runtime().counters().host_waits > waits ||
+           std::chrono::steady_clock::now() > limit;
+  });
+  EXPECT_EQ(received, 2);
+  busy.reset();
+  worker.join();
+  EXPECT_EQ(received, kSteps);
+  from.finish();
+  to.finish();
 }
 
 TEST_F(PacketsByLink, OfOtherDevicesAreRefused) {
@@ -385,6 +527,29 @@ class TwoRanks {
   std::map<std::string, std::map<int64_t, std::string>> said_;
 };
 
+// The gradients of all replicas go over one link.
+TEST(LinkPools, ASetHasOneLink) {
+  TwoRanks both;
+  std::vector<std::string> said;
+  const auto connect = [&](int64_t rank) {
+    LinkPools::Others others = both.others(rank);
+    if (rank == 0) others.say = [&](const std::string& text) { said.push_back(text); };
+    LinkPools pools(socket_links(), others);
+    for (int time = 0; time < 2; ++time) {
+      EXPECT_EQ(pools.connect({0, 1}, {7, 8}, {DeviceLinks::kSet}, device(rank)).size(), 1u);
+    }
+    EXPECT_EQ(pools.connect({0, 1}, {8, 9}, {kEdge}, device(rank)).size(), 1u);
+  };
+  std::thread other(connect, 1);
+  connect(0);
+  other.join();
+  EXPECT_THAT(said, ::testing::ElementsAre(
+                        "between devices, rank 0 has most: 1 link, which takes at most 4 of 64 "
+                        "multiprocessors and 8 MiB of memory",
+                        "between devices, rank 0 has most: 2 links, which take at most 8 of 64 "
+                        "multiprocessors and 12 MiB of memory"));
+}
+
 // A tied weight goes over the link that a run needs anyway.
 TEST(LinkPools, WhatIsSentOutsideOfARunHasTheLinksOfTheRun) {
   TwoRanks both;
@@ -429,9 +594,9 @@ class OneIsInProgress final : public LinkKind {
   void check_available() const override {}
   std::string identity(c10::Device where) const override { return where.str(); }
   std::string new_id() const override { return socket_links().new_id(); }
-  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
-                                      c10::Device where) const override {
-    auto link = socket_links().connect(id, end, where);
+  std::unique_ptr<DeviceLink> connect(const std::string& id, const LinkEnd& end, c10::Device where,
+                                      int64_t most_blocks) const override {
+    auto link = socket_links().connect(id, end, where, most_blocks);
     if (count_++ != number_) return link;
     return std::make_unique<Link>(std::move(link), is_in_progress_);
   }
@@ -443,8 +608,8 @@ class OneIsInProgress final : public LinkKind {
     Link(std::unique_ptr<DeviceLink> link, std::atomic<bool>& is_in_progress)
         : link_(std::move(link)), is_in_progress_(is_in_progress) {}
     bool is_connected() override { return link_->is_connected(); }
-    void send(const std::vector<at::Tensor>& /*messages*/, const c10::Stream&) override { wait(); }
-    void receive(const std::vector<at::Tensor>& /*messages*/, const c10::Stream&) override {
+    void move(const std::vector<Message>&, const std::vector<Message>&,
+              const c10::Stream&) override {
       wait();
     }
     void check() override { const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); }

@@ -1,5 +1,7 @@
 #include "gpipe/distributed/packets/nccl_link.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -21,7 +23,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -106,11 +107,6 @@ struct Nccl {
   }
 };
 
-// How many blocks a link's kernel has at most. A receive that has been put on its stream occupies
-// that many multiprocessors until the sender's kernel has run, and a link has buffers for each of
-// them. NCCL takes about 16 where GPUs have fast links. The environment variable NCCL_MAX_CTAS
-// comes first. The number was not measured, as it never ran on several GPUs.
-constexpr int kMaxBlocks = 4;
 // How long the destructor of a link waits for the other end.
 constexpr std::chrono::seconds kEndLimit{2};
 
@@ -184,8 +180,8 @@ class Streams {
 
 class NcclLink final : public DeviceLink {
  public:
-  NcclLink(const std::string& id, End end, c10::Device device)
-      : device_(device), rank_(end == End::kSends ? 0 : 1) {
+  NcclLink(const std::string& id, const LinkEnd& end, c10::Device device, int64_t most_blocks)
+      : device_(device), end_(end) {
     ncclUniqueId unique;
     if (id.size() != sizeof unique) throw std::runtime_error("NCCL: an id of another size");
     std::memcpy(&unique, id.data(), sizeof unique);
@@ -193,9 +189,10 @@ class NcclLink final : public DeviceLink {
     // The communicator is non-blocking: each call returns at once, and a link can be aborted while
     // a call is in progress.
     config.blocking = 0;
-    config.maxCTAs = kMaxBlocks;
+    config.maxCTAs = static_cast<int>(most_blocks);  // NCCL_MAX_CTAS comes first
     const c10::DeviceGuard guard(device_);
-    const ncclResult_t result = nccl_.init_rank_config(&comm_, 2, unique, rank_, &config);
+    const ncclResult_t result = nccl_.init_rank_config(
+        &comm_, static_cast<int>(end_.members), unique, static_cast<int>(end_.member), &config);
     if (result == ncclSuccess || result == ncclInProgress) return;
     const std::string why = nccl_.why(result, comm_);
     if (comm_ != nullptr) nccl_.abort(comm_);
@@ -219,19 +216,27 @@ class NcclLink final : public DeviceLink {
     check_result(state);
     if (state == ncclInProgress) return false;
     if (!first_) {
-      // The communicators of both ends exist. NCCL connects them when a first message is sent, on a
-      // thread of its own that waits for the other end. So a first message is sent now.
+      // The communicators of all ends exist. NCCL connects two of them when a first message is
+      // sent, on a thread of its own that waits for the other end. So first messages are sent now.
       first_.emplace(first_message());
       return false;
     }
     return first_->stream.query();
   }
 
-  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    enqueue(messages, stream);
-  }
-  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    enqueue(messages, stream);
+  void move(const std::vector<Message>& sends, const std::vector<Message>& receives,
+            const c10::Stream& stream) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    check_not_aborted();
+    const c10::DeviceGuard guard(device_);
+    put(sends, receives, stream);
+    // A call that is still in progress is not on the stream yet, so this waits for it. That should
+    // not happen, as nothing is left to connect.
+    ncclResult_t state = async_state();
+    for (; state == ncclInProgress; state = async_state()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    check_result(state);
   }
 
   void check() override {
@@ -254,7 +259,7 @@ class NcclLink final : public DeviceLink {
 
  private:
   struct First {
-    at::Tensor byte;
+    at::Tensor bytes;
     c10::Stream stream;
   };
 
@@ -274,14 +279,20 @@ class NcclLink final : public DeviceLink {
     }
   }
 
-  // Puts a message of one byte on a stream of its own. Does not wait.
+  // Puts a message of one byte for each direction on a stream of its own. Does not wait.
   First first_message() {
     const c10::DeviceGuard guard(device_);
     First first{at::Tensor(), Streams::get().take(device_)};
     try {
       const c10::StreamGuard on(first.stream);
-      first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
-      put({first.byte}, first.stream);
+      first.bytes = at::zeros({2, end_.members, 1}, at::TensorOptions(device_).dtype(at::kByte));
+      std::vector<Message> sends;
+      std::vector<Message> receives;
+      for (int64_t other = 0; other < end_.members; ++other) {
+        if (end_.sends_to(other)) sends.push_back({other, first.bytes[0][other]});
+        if (end_.receives_from(other)) receives.push_back({other, first.bytes[1][other]});
+      }
+      put(sends, receives, first.stream);
     } catch (...) {
       Streams::get().give_back(first.stream);
       throw;
@@ -289,31 +300,28 @@ class NcclLink final : public DeviceLink {
     return first;
   }
 
-  void enqueue(const std::vector<at::Tensor>& messages, const c10::Stream& stream) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    check_not_aborted();
-    const c10::DeviceGuard guard(device_);
-    put(messages, stream);
-    // A call that is still in progress is not on the stream yet, so this waits for it. That should
-    // not happen, as nothing is left to connect.
-    ncclResult_t state = async_state();
-    for (; state == ncclInProgress; state = async_state()) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    check_result(state);
-  }
-
   // The functions below are called with mutex_ held.
-  void put(const std::vector<at::Tensor>& messages, const c10::Stream& on) {
+
+  // A group is one kernel, which moves all of its messages side by side. A communicator's kernels
+  // come one after another, whatever their streams.
+  void put(const std::vector<Message>& sends, const std::vector<Message>& receives,
+           const c10::Stream& on) {
     const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
+    const auto size = [](const Message& message) {
+      return static_cast<size_t>(message.bytes.numel());
+    };
     check_result(nccl_.group_start());
     ncclResult_t result = ncclSuccess;
-    for (const at::Tensor& message : messages) {
-      const auto bytes = static_cast<size_t>(message.numel());
-      if (result != ncclSuccess && result != ncclInProgress) break;
-      result = rank_ == 0
-                   ? nccl_.send(message.const_data_ptr(), bytes, ncclUint8, 1, comm_, stream)
-                   : nccl_.receive(message.mutable_data_ptr(), bytes, ncclUint8, 0, comm_, stream);
+    const auto is_well = [&] { return result == ncclSuccess || result == ncclInProgress; };
+    for (const Message& message : sends) {
+      if (!is_well()) break;
+      result = nccl_.send(message.bytes.const_data_ptr(), size(message), ncclUint8,
+                          static_cast<int>(message.member), comm_, stream);
+    }
+    for (const Message& message : receives) {
+      if (!is_well()) break;
+      result = nccl_.receive(message.bytes.mutable_data_ptr(), size(message), ncclUint8,
+                             static_cast<int>(message.member), comm_, stream);
     }
     const ncclResult_t end = nccl_.group_end();
     check_result(result);
@@ -336,7 +344,7 @@ class NcclLink final : public DeviceLink {
 
   const Nccl& nccl_ = Nccl::get();
   const c10::Device device_;
-  const int rank_;
+  const LinkEnd end_;
   std::atomic<bool> is_aborted_{false};
   std::mutex mutex_;  // guards comm_, which one thread at a time may use
   ncclComm_t comm_ = nullptr;
@@ -360,10 +368,40 @@ std::string nccl_host() {
 }
 #endif
 
+// The value of an environment variable of NCCL's; `otherwise` if it has none above 0.
+int64_t number_in(const char* variable, int64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  const int64_t number = text == nullptr ? 0 : std::strtoll(text, nullptr, 10);
+  return number > 0 ? number : otherwise;
+}
+
 class NcclLinks final : public LinkKind {
  public:
   std::string name() const override { return "nccl"; }
   c10::DeviceType device_type() const override { return c10::kCUDA; }
+
+  // NCCL 2.30 uses as many channels as a kernel has blocks, as a power of two. Where one GPU
+  // reaches the memory of the other one, it has a buffer for each peer and channel: at the receiver
+  // one for each of its three protocols; at the sender, which some GPUs read from, the last of
+  // these. Each takes whole pages. By other ways buffers are smaller, or on the host. NCCL's other
+  // memory (1 or 2 MiB) is not counted.
+  LinkCost cost(const LinkEnd& end, int64_t most_blocks) const override {
+    constexpr int64_t kPage = 2 << 20;
+    const auto in_pages = [](int64_t bytes) { return (bytes + kPage) / kPage * kPage; };
+    const int64_t simple = number_in("NCCL_BUFFSIZE", 4 << 20);
+    const int64_t small = number_in("NCCL_LL_BUFFSIZE", 512 << 10) +
+                          number_in("NCCL_LL128_BUFFSIZE", int64_t{120} * 640 * 8 * 8);
+    constexpr int64_t kMostChannels = 64;
+    const int64_t blocks =
+        std::max(number_in("NCCL_MAX_CTAS", most_blocks), number_in("NCCL_MIN_P2P_NCHANNELS", 1));
+    LinkCost cost;
+    for (cost.blocks = 1; cost.blocks < std::min(blocks, kMostChannels);) cost.blocks *= 2;
+    for (int64_t other = 0; other < end.members; ++other) {
+      if (end.sends_to(other)) cost.bytes += cost.blocks * in_pages(simple);
+      if (end.receives_from(other)) cost.bytes += cost.blocks * in_pages(simple + small);
+    }
+    return cost;
+  }
 
 #if GPIPE_HAS_NCCL
   void check_available() const override {
@@ -389,9 +427,12 @@ class NcclLinks final : public LinkKind {
   void give_back_stream(const c10::Stream& stream) const noexcept override {
     Streams::get().give_back(stream);
   }
-  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
-                                      c10::Device device) const override {
-    return std::make_unique<NcclLink>(id, end, device);
+  int64_t multiprocessors(c10::Device device) const override {
+    return at::cuda::getDeviceProperties(device.index())->multiProcessorCount;
+  }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, const LinkEnd& end, c10::Device device,
+                                      int64_t most_blocks) const override {
+    return std::make_unique<NcclLink>(id, end, device, most_blocks);
   }
 #else
   void check_available() const override {
@@ -402,8 +443,9 @@ class NcclLinks final : public LinkKind {
   }
   std::string identity(c10::Device /*device*/) const override { return (check_available(), ""); }
   std::string new_id() const override { return (check_available(), ""); }
-  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, DeviceLink::End /*end*/,
-                                      c10::Device /*device*/) const override {
+  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, const LinkEnd& /*end*/,
+                                      c10::Device /*device*/,
+                                      int64_t /*most_blocks*/) const override {
     check_available();
     return nullptr;
   }

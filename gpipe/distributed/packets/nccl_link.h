@@ -9,7 +9,7 @@
 
 namespace gpipe::distributed {
 
-// Each link is a communicator of two ranks. It uses the libnccl that LibTorch has loaded, so it
+// Each link is a communicator of its members. It uses the libnccl that LibTorch has loaded, so it
 // loads no library. check_available() throws if LibTorch was built without CUDA or without NCCL's
 // header.
 const LinkKind& nccl_links();

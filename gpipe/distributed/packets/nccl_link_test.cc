@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -38,14 +40,39 @@ TEST(NcclLinks, AreThereWhereLibTorchHasNccl) {
 TEST(NcclLinks, WithoutAGpuSayWhy) {
   if (gpu_count() > 0) return;
   try {
-    (void)nccl_links().connect(std::string(128, 'x'), DeviceLink::End::kSends,
-                               c10::Device(c10::kCUDA, 0));
+    (void)nccl_links().connect(std::string(128, 'x'), LinkEnd(), c10::Device(c10::kCUDA, 0),
+                               /*most_blocks=*/1);
     FAIL() << "it connected";
   } catch (const std::exception& error) {
     // The message may be NCCL's or LibTorch's, depending on which of the two looks for a GPU first.
     // So only its presence is checked.
     EXPECT_FALSE(std::string(error.what()).empty());
   }
+}
+
+// The buffers of NCCL 2.30: for each channel and peer 10 MiB at a receiver, 6 MiB at a sender.
+TEST(NcclLinks, CostBuffersForEachPeerAndBlock) {
+  const auto expect = [](const LinkEnd& end, int64_t most_blocks, int64_t blocks, int64_t mib) {
+    const LinkCost cost = nccl_links().cost(end, most_blocks);
+    EXPECT_EQ(cost.blocks, blocks);
+    EXPECT_EQ(cost.bytes, mib << 20);
+  };
+  for (const char* const name : {"NCCL_MAX_CTAS", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE",
+                                 "NCCL_LL128_BUFFSIZE", "NCCL_MIN_P2P_NCHANNELS"}) {
+    unsetenv(name);
+  }
+  expect({/*member=*/0}, 4, 4, 24);
+  expect({/*member=*/1}, 4, 4, 40);
+  expect({/*member=*/1}, 1, 1, 10);
+  expect({/*member=*/5, /*members=*/8, /*is_one_way=*/false}, 4, 4, 7 * 64);
+  setenv("NCCL_MAX_CTAS", "3", /*overwrite=*/1);  // NCCL rounds it up
+  expect({/*member=*/0}, 1, 4, 24);
+  setenv("NCCL_BUFFSIZE", "1048576", /*overwrite=*/1);
+  expect({/*member=*/0}, 1, 4, 8);
+  setenv("NCCL_MAX_CTAS", "99999999999999", /*overwrite=*/1);
+  expect({/*member=*/0}, 1, 64, 128);
+  unsetenv("NCCL_MAX_CTAS");
+  unsetenv("NCCL_BUFFSIZE");
 }
 
 TEST(NcclLinks, MoveBytesBetweenTwoGpus) {

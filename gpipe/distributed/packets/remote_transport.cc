@@ -93,6 +93,9 @@ class RemoteTransport::Impl {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
     running() = {number_, worker, inbox.steps++, /*left=*/false};
     if (is_cancelled_) return stopped();
+    if (options_.links != nullptr) {
+      inbox.lead.next_step(internal::current_stream(options_.links->device()), options_.most_ahead);
+    }
     // Receives are posted before this waits for a packet. So when the packet arrives, the worker
     // can compute at once, and the next receives are posted already.
     post(worker);
@@ -169,6 +172,7 @@ class RemoteTransport::Impl {
     size_t next = 0;                  // index in plan_.awaited() of the next slot to post
     std::set<int32_t> posted_ahead;   // slots that were posted before their turn in plan_.awaited()
     std::map<int32_t, Packet> early;  // packets that came before the worker asked for them
+    HostLead lead;
     size_t steps = 0;
   };
   struct Sent {
@@ -271,10 +275,11 @@ class RemoteTransport::Impl {
       at::Tensor head = std::move(posted.room);
       if (const auto bytes = announced_bytes(head, options_.greatest_packet)) {
         head = bytes_of(*bytes);
-        if (!receive_now(head, message)) return std::nullopt;
+        auto whole = transit_.add(group_.receive(head, message.from, message.second_tag));
+        if (!whole->wait()) return std::nullopt;
         message.wanted = *bytes;
       }
-      if (options_.links != nullptr) return receive_by_link(head, message);
+      if (options_.links != nullptr) return receive_by_link(head, message, inbox);
       IncomingPacket incoming(head, options_.greatest_packet);
       if (message.wanted == 0) message.wanted = incoming.head_bytes();
       std::vector<std::unique_ptr<Pending>> bodies;
@@ -294,7 +299,7 @@ class RemoteTransport::Impl {
     }
   }
 
-  Packet receive_by_link(const at::Tensor& head, Message& message) {
+  Packet receive_by_link(const at::Tensor& head, Message& message, Inbox& inbox) {
     DeviceLinks& links = *options_.links;
     const Edge& edge = plan_.edge(message.edge);
     const c10::Stream stream = links.receiving_stream(edge);
@@ -304,15 +309,10 @@ class RemoteTransport::Impl {
     IncomingPacket incoming(head, options_.greatest_packet, links.device());
     if (message.wanted == 0) message.wanted = incoming.head_bytes();
     links.receive(edge, incoming.bodies());
+    inbox.lead.add(incoming.bodies());
     Packet packet = incoming.take();
-    auto event = std::make_shared<c10::Event>(stream.device_type());
-    event->record(stream);
-    packet.ready.push_back(std::move(event));
+    packet.ready.push_back(internal::record_event(stream));
     return packet;
-  }
-
-  bool receive_now(const at::Tensor& bytes, const Message& message) {
-    return transit_.add(group_.receive(bytes, message.from, message.second_tag))->wait();
   }
 
   // Sends copies of the tensors over the link. `*copied` becomes an event after which the packet's
@@ -325,9 +325,8 @@ class RemoteTransport::Impl {
     // Copies are sent, because a stage of this process may change the tensors later. If that stage
     // waited for the link instead of a copy, it would wait for another process.
     for (at::Tensor& body : outgoing.bodies) body = body.clone();
-    const c10::Stream stream = internal::current_stream(links.device());
-    copied = std::make_shared<c10::Event>(stream.device_type());
-    copied->record(stream);
+    inboxes_[static_cast<size_t>(plan_.edge(message.edge).from_worker)].lead.add(outgoing.bodies);
+    copied = internal::record_event(internal::current_stream(links.device()));
     links.send(plan_.edge(message.edge), outgoing.bodies);
     return outgoing;
   }

@@ -11,6 +11,7 @@
 #include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/meet/c10d.h"
 #include "gpipe/distributed/packets/device_links.h"
+#include "gpipe/distributed/packets/host_lead.h"
 #include "gpipe/distributed/packets/message_plan.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/runtime/transport.h"
@@ -29,6 +30,8 @@ struct RemoteTransportOptions {
   // For stages on an accelerator: the links of their device, one for each edge of the plan that
   // begins or ends here. Null: packets are on the CPU.
   DeviceLinks* links = nullptr;
+  // How far a worker may be ahead of its device, with links.
+  HostLead::Limits most_ahead;
   // The layer that a stage runs, e.g. "layer 5 ('relu')", for the report of an exception. It is
   // called on the worker that throws. Default: the layer is not reported.
   std::function<std::string(int64_t stage)> current_layer = nullptr;

@@ -32,8 +32,9 @@ class LinkedProcesses {
 
   // The links between `ranks`, this one among them. All of them call this together, within a call,
   // with the same `ranks` and `directions`; the processes of other ranks may be doing something
-  // else. `device`: this process's device. The result is valid until the next
-  // links(), or the end of the call.
+  // else. Without directions each sends to each other one, over one link of all of them: then they
+  // move() equally often, and their n-th moves belong together. `device`: this process's device.
+  // The result is valid until the next links(), or the end of the call.
   //
   // Returns null in all of them, so that bytes go through the host, unless each of them has a
   // device of its own of a kind that has links.

@@ -19,16 +19,10 @@ ParcelWay::ParcelWay(const World& world, const std::vector<int64_t>& ranks,
 
 ParcelWay ParcelWay::between_replicas(const World& world, c10::Device device) {
   std::vector<int64_t> ranks;
-  std::vector<LinkedProcesses::Direction> directions;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
     ranks.push_back(world.rank_of(replica, world.process()));
   }
-  for (const int64_t from : ranks) {
-    for (const int64_t to : ranks) {
-      if (from != to) directions.emplace_back(from, to);
-    }
-  }
-  return ParcelWay(world, ranks, directions, device);
+  return ParcelWay(world, ranks, /*directions=*/{}, device);
 }
 
 void ParcelWay::move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) const {

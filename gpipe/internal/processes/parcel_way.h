@@ -22,7 +22,7 @@ class ParcelWay {
   // The arguments of LinkedProcesses::links(). All `ranks` make it together.
   ParcelWay(const World& world, const std::vector<int64_t>& ranks,
             const std::vector<LinkedProcesses::Direction>& directions, c10::Device device);
-  // Between the same process of all replicas, in all directions.
+  // Between the same process of all replicas, in all directions. They move() equally often.
   static ParcelWay between_replicas(const World& world, c10::Device device);
 
   c10::Device device() const { return device_; }

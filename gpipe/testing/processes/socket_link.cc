@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -27,6 +29,7 @@ namespace {
 namespace fake = testing::fake;
 
 std::atomic<int64_t> times_sent{0};
+std::atomic<int64_t> times_connected{0};
 
 // The receiver's answers to a message.
 constexpr char kOtherSize = 0;
@@ -100,11 +103,12 @@ sockaddr_un address_of(const std::string& id, socklen_t* size) {
   return address;
 }
 
-class SocketLink final : public DeviceLink {
+// One direction of a link, from the member at one end to that at the other one.
+class Wiring {
  public:
-  SocketLink(const std::string& id, End end) : end_(end) {
+  Wiring(const std::string& id, bool sends) : sends_(sends) {
     address_ = address_of(id, &address_size_);
-    if (end_ == End::kReceives) return;
+    if (!sends_) return;
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (bind(listener_, reinterpret_cast<sockaddr*>(&address_), address_size_) != 0 ||
         listen(listener_, 1) != 0) {
@@ -112,18 +116,23 @@ class SocketLink final : public DeviceLink {
       fail("listening");
     }
   }
-  ~SocketLink() override {
+  ~Wiring() {
     if (listener_ >= 0) close(listener_);
   }
 
-  bool is_connected() override {
+  Wiring(const Wiring&) = delete;
+  Wiring& operator=(const Wiring&) = delete;
+
+  // Any thread may call it.
+  std::shared_ptr<Wire> wire() const { return std::atomic_load(&wire_); }
+
+  bool is_connected() {
     if (wire_ != nullptr) {
       wire_->check();
       return true;
     }
-    if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
     int connected = -1;
-    if (end_ == End::kSends) {
+    if (sends_) {
       connected = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       if (connected < 0 && errno != EAGAIN && errno != EINTR) fail("accepting");
     } else {
@@ -141,39 +150,120 @@ class SocketLink final : public DeviceLink {
     return true;
   }
 
-  // Sends a size and the bytes, and waits for an answer, because a send must not end before the
-  // message is received.
-  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    wire_->check();
-    ++times_sent;
-    launch("link sends", messages, stream, /*write=*/false, [](Wire& wire, void* bytes, size_t n) {
-      const uint64_t size = n;
-      char answer = 0;
-      if (!wire.write(&size, sizeof size) || !wire.write(bytes, n) || !wire.read(&answer, 1)) {
-        return false;
-      }
-      return answer == kWell || wire.break_it();
-    });
+ private:
+  const bool sends_;
+  int listener_ = -1;
+  sockaddr_un address_{};
+  socklen_t address_size_ = 0;
+  std::shared_ptr<Wire> wire_;
+};
+
+// What a kernel moves in one direction. These are addresses and not tensors, because a kernel owns
+// no memory, as on a GPU.
+struct Pieces {
+  std::shared_ptr<Wire> wire;
+  std::vector<std::pair<void*, size_t>> pieces;
+};
+
+// Sends a size and the bytes, and waits for an answer, because a send must not end before the
+// message is received.
+void send_all(const Pieces& all) {
+  for (const auto& [bytes, size] : all.pieces) {
+    const uint64_t told = size;
+    char answer = 0;
+    if (!all.wire->write(&told, sizeof told) || !all.wire->write(bytes, size) ||
+        !all.wire->read(&answer, 1) || (answer != kWell && !all.wire->break_it())) {
+      return;
+    }
   }
-  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    wire_->check();
-    launch("link receives", messages, stream, /*write=*/true,
-           [](Wire& wire, void* bytes, size_t n) {
-             uint64_t size = 0;
-             if (!wire.read(&size, sizeof size)) return false;
-             if (size != n) return wire.write(&kOtherSize, 1) && wire.break_it();
-             return wire.read(bytes, n) && wire.write(&kWell, 1);
-           });
+}
+
+void receive_all(const Pieces& all) {
+  for (const auto& [bytes, size] : all.pieces) {
+    uint64_t told = 0;
+    if (!all.wire->read(&told, sizeof told)) return;
+    if (told != size) {
+      if (all.wire->write(&kOtherSize, 1)) all.wire->break_it();
+      return;
+    }
+    if (!all.wire->read(bytes, size) || !all.wire->write(&kWell, 1)) return;
+  }
+}
+
+class SocketLink final : public DeviceLink {
+ public:
+  SocketLink(const std::string& id, const LinkEnd& end) {
+    const auto direction = [&id](int64_t from, int64_t to) {
+      return id + "/" + std::to_string(from) + "-" + std::to_string(to);
+    };
+    for (int64_t other = 0; other < end.members; ++other) {
+      if (end.sends_to(other)) to_.try_emplace(other, direction(end.member, other), true);
+      if (end.receives_from(other)) from_.try_emplace(other, direction(other, end.member), false);
+    }
+  }
+
+  bool is_connected() override {
+    if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
+    bool all = true;
+    for (auto* const wirings : {&to_, &from_}) {
+      for (auto& [member, wiring] : *wirings) all = wiring.is_connected() && all;
+    }
+    return all;
+  }
+
+  // One kernel. As in a group of NCCL's, no message waits for another member's: each direction has
+  // a thread of its own, if there are several.
+  void move(const std::vector<Message>& sends, const std::vector<Message>& receives,
+            const c10::Stream& stream) override {
+    check();
+    std::vector<fake::Access> accesses;
+    std::map<int64_t, Pieces> to;
+    std::map<int64_t, Pieces> from;
+    const auto add = [&accesses](const std::vector<Message>& messages, bool writes,
+                                 const std::map<int64_t, Wiring>& wirings,
+                                 std::map<int64_t, Pieces>& all) {
+      for (const auto& [member, tensor] : messages) {
+        void* const bytes = const_cast<void*>(tensor.const_data_ptr());
+        const auto size = static_cast<size_t>(tensor.numel());
+        accesses.push_back({fake::Footprint(bytes, size), writes});
+        Pieces& pieces = all[member];
+        pieces.wire = wirings.at(member).wire();
+        pieces.pieces.emplace_back(bytes, size);
+      }
+    };
+    add(sends, /*writes=*/false, to_, to);
+    add(receives, /*writes=*/true, from_, from);
+    if (!sends.empty()) ++times_sent;
+    std::vector<std::function<void()>> directions;
+    for (const auto& [member, pieces] : to) directions.push_back([pieces] { send_all(pieces); });
+    for (const auto& [member, pieces] : from) {
+      directions.push_back([pieces] { receive_all(pieces); });
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fake::runtime().launch(fake::id_of(stream), {sends.empty() ? "link receives" : "link sends",
+                                                 fake::Task::Kind::kCopy,
+                                                 std::move(accesses),
+                                                 [directions = std::move(directions)] {
+                                                   std::vector<std::thread> threads;
+                                                   for (size_t k = 1; k < directions.size(); ++k) {
+                                                     threads.emplace_back(directions[k]);
+                                                   }
+                                                   directions.front()();
+                                                   for (std::thread& thread : threads)
+                                                     thread.join();
+                                                 },
+                                                 {}});
+    last_ = fake::runtime().record(fake::id_of(stream));
   }
 
   void check() override {
-    if (const auto wire = std::atomic_load(&wire_)) wire->check();
+    for_each_wire([](Wire& wire) { wire.check(); });
   }
   // Like ncclCommAbort(), it waits for the kernels of the link, and so for all that is before them
   // on their stream.
   void abort() noexcept override {
     is_aborted_ = true;
-    if (const auto wire = std::atomic_load(&wire_)) wire->abort();
+    for_each_wire([](Wire& wire) { wire.abort(); });
     const std::lock_guard<std::mutex> lock(mutex_);
     while (!fake::runtime().is_over(last_)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -181,37 +271,18 @@ class SocketLink final : public DeviceLink {
   }
 
  private:
-  template <typename Move>
-  void launch(const std::string& name, const std::vector<at::Tensor>& messages,
-              const c10::Stream& stream, bool write, const Move& move) {
-    std::vector<fake::Access> accesses;
-    std::vector<std::pair<void*, size_t>> pieces;
-    for (const at::Tensor& message : messages) {
-      // The kernel gets addresses and not tensors, because a kernel owns no memory, as on a GPU.
-      void* const bytes = const_cast<void*>(message.const_data_ptr());
-      const auto size = static_cast<size_t>(message.numel());
-      accesses.push_back({fake::Footprint(bytes, size), write});
-      pieces.emplace_back(bytes, size);
+  template <typename Visit>
+  void for_each_wire(const Visit& visit) const {
+    for (const auto* const wirings : {&to_, &from_}) {
+      for (const auto& [member, wiring] : *wirings) {
+        if (const auto wire = wiring.wire()) visit(*wire);
+      }
     }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    fake::runtime().launch(fake::id_of(stream), {name,
-                                                 fake::Task::Kind::kCopy,
-                                                 std::move(accesses),
-                                                 [wire = wire_, pieces, move] {
-                                                   for (const auto& [bytes, size] : pieces) {
-                                                     if (!move(*wire, bytes, size)) return;
-                                                   }
-                                                 },
-                                                 {}});
-    last_ = fake::runtime().record(fake::id_of(stream));
   }
 
-  const End end_;
-  int listener_ = -1;
-  sockaddr_un address_{};
-  socklen_t address_size_ = 0;
+  std::map<int64_t, Wiring> to_;  // by the member at the other end, as from_
+  std::map<int64_t, Wiring> from_;
   std::atomic<bool> is_aborted_{false};
-  std::shared_ptr<Wire> wire_;
   std::mutex mutex_;  // held while a kernel is launched, as NCCL's links do
   fake::Event last_;  // recorded after the last kernel
 };
@@ -226,8 +297,21 @@ class SocketLinks final : public LinkKind {
     static std::atomic<int> last{0};
     return "gpipe-link-" + std::to_string(getpid()) + "-" + std::to_string(++last);
   }
-  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
-                                      c10::Device /*device*/) const override {
+  // Like a GPU's: a megabyte for each direction and block.
+  int64_t multiprocessors(c10::Device /*device*/) const override { return 64; }
+  LinkCost cost(const LinkEnd& end, int64_t most_blocks) const override {
+    LinkCost cost;
+    cost.blocks = most_blocks;
+    for (int64_t other = 0; other < end.members; ++other) {
+      const int64_t directions = int64_t{end.sends_to(other)} + int64_t{end.receives_from(other)};
+      cost.bytes += directions * most_blocks << 20;
+    }
+    return cost;
+  }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, const LinkEnd& end,
+                                      c10::Device /*device*/,
+                                      int64_t /*most_blocks*/) const override {
+    ++times_connected;
     return std::make_unique<SocketLink>(id, end);
   }
 };
@@ -237,6 +321,7 @@ class SocketLinks final : public LinkKind {
 }  // namespace
 
 int64_t sent_by_sockets() { return times_sent; }
+int64_t connected_by_sockets() { return times_connected; }
 
 const LinkKind& socket_links() {
   static const SocketLinks* const kind = new SocketLinks;

@@ -9,10 +9,10 @@
 
 namespace gpipe::distributed {
 
-// As with NCCL, a message is a kernel on each side, which does not end before the kernel of the
-// other side has begun. So a stream waits, and no thread of the program does. The bytes go through
-// a local socket, and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is
-// "sockets".
+// As with NCCL, the messages of a call are a kernel on each side, which does not end before the
+// kernels of the other sides have begun. So a stream waits, and no thread of the program does. The
+// bytes go through a local socket, and the race detector sees the accesses. The name for
+// GPIPE_DEVICE_LINKS is "sockets".
 //
 // Failures are like NCCL's, too. If the kernel of the other side never comes, only an abort at its
 // own side ends a kernel; the end of the other process does not. An abort first sets a flag for the
@@ -25,6 +25,8 @@ const LinkKind& socket_links();
 // How often this process has sent by such links, for tests that must not pass if tensors went
 // through the host.
 int64_t sent_by_sockets();
+// How many such links this process has begun to connect.
+int64_t connected_by_sockets();
 
 }  // namespace gpipe::distributed
 

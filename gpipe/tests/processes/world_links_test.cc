@@ -122,6 +122,28 @@ TEST(WorldLinks, FourReplicas) {
   for (size_t k = 0; k < 2; ++k) expect_one_processs_bits(samples.at(k), spread);
 }
 
+// What the replicas of a stage tell each other goes over one link in each process, however many
+// replicas there are. The run needs a link in either direction.
+TEST(WorldLinks, TheReplicasOfAStageHaveOneLink) {
+  const auto count = [](int64_t replicas, int64_t processes, const std::string& links) {
+    auto ranks =
+        ranks_with("sockets", replicas * processes, [&](const World& connected, const Say& say) {
+          const World world = connected.grid(replicas, processes);
+          const c10::Device here = device(world.rank());
+          const std::vector<int64_t> balance(processes, 8 / processes);
+          GPipe pipe(layers([](int64_t) {}),
+                     GPipeOptions(balance).chunks(4).groups(4).devices({here}).world(world));
+          for (int step = 0; step < 2; ++step) say(stepped(pipe, here));
+          say(std::to_string(connected_by_sockets()));
+        });
+    for (int step = 0; step < 2; ++step) EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+    EXPECT_THAT(ranks.lines(), Each(links));
+    ranks.expect_ends();
+  };
+  count(/*replicas=*/4, /*processes=*/1, "1");
+  count(/*replicas=*/2, /*processes=*/2, "3");
+}
+
 void check_programs(const World& world, uint64_t first_seed, int64_t count,
                     const std::function<void(const testing::programs::Outcome&,
                                              const testing::programs::Program&)>& check) {
@@ -333,12 +355,10 @@ class HookedLink final : public DeviceLink {
  public:
   explicit HookedLink(std::unique_ptr<DeviceLink> link) : link_(std::move(link)) {}
   bool is_connected() override { return hooks().may_connect() && link_->is_connected(); }
-  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    hooks().on_send();
-    link_->send(messages, stream);
-  }
-  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
-    link_->receive(messages, stream);
+  void move(const std::vector<Message>& sends, const std::vector<Message>& receives,
+            const c10::Stream& stream) override {
+    if (!sends.empty()) hooks().on_send();
+    link_->move(sends, receives, stream);
   }
   void check() override {
     hooks().on_check();
@@ -360,9 +380,9 @@ class HookedLinks final : public LinkKind {
     return socket_links().identity(device);
   }
   std::string new_id() const override { return socket_links().new_id(); }
-  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
-                                      c10::Device device) const override {
-    return std::make_unique<HookedLink>(socket_links().connect(id, end, device));
+  std::unique_ptr<DeviceLink> connect(const std::string& id, const LinkEnd& end, c10::Device device,
+                                      int64_t most_blocks) const override {
+    return std::make_unique<HookedLink>(socket_links().connect(id, end, device, most_blocks));
   }
 };
 
