@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpipe/internal/operators/gathering.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -53,7 +55,8 @@ struct MadeMemoryHooks {
   }
   template <typename Values>
   static void note(const Values& values, bool are_made) {
-    if (current == nullptr) return;
+    // What norms gather is added up with what they gather in other cells.
+    if (current == nullptr || GatheringScope::is_open()) return;
     for (const c10::IValue& value : values) {
       for_each_tensor(value, [&](const at::Tensor& tensor) { current->note(tensor, are_made); });
     }
@@ -83,6 +86,10 @@ void MadeMemory::note(const at::Tensor& tensor, bool is_made) {
     found = noted_.emplace(storage, Noted{std::move(weak), noted_.size(), made_here, {}}).first;
   }
   if (!found->second.made_here) return;
+  if (tensor.is_inference()) {  // it does not count its changes
+    found->second.made_here = false;
+    return;
+  }
   found->second.changes.push_back(tensor.unsafeGetTensorImpl()->version_counter());
 }
 

@@ -23,7 +23,8 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 //
 // Operators are seen as LibTorch's profiler sees them (RecordFunction), also those inside of other
 // operators and of custom functions. What is not seen (where a user has switched the profiler's
-// hooks off, or where another thread computes) is missing, and nothing else.
+// hooks off, where another thread computes, and what norms gather for running statistics) is
+// missing, and nothing else.
 //
 // Thread-safety: none.
 class MadeMemory {

@@ -1,5 +1,7 @@
 #include "gpipe/internal/offload/stage_offloads.h"
 
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -8,7 +10,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -26,9 +30,6 @@ constexpr bool kAtOnce = true;  // the argument `non_blocking` of copies from an
 // is the first number above meta/meta_devices.h's.
 constexpr c10::DeviceIndex kPinnedOnMeta = 127;
 
-// A block of pinned memory is used for at most so much less than it has.
-constexpr size_t kMostWaste = 2;
-
 const char* const kAway =
     "this tensor's memory is on the host: the schedule offloads what the graph of a micro-batch "
     "holds, from its forward to its backward, and something else has kept the tensor and uses it "
@@ -44,6 +45,24 @@ c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
 // What differs from one block of memory to another: its address. A block on meta has none.
 const void* place_of(const c10::StorageImpl& storage) {
   return storage.device_type() == c10::kMeta ? storage.data_ptr().get_context() : storage.data();
+}
+
+// Calls visit(tensor) for each tensor that has memory of its own: for the parts of sparse ones.
+template <typename Visit>
+void for_each_part(const std::vector<at::Tensor>& tensors, const Visit& visit) {
+  for (const at::Tensor& tensor : tensors) {
+    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    if (const auto* const sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
+      visit(sparse->indices());
+      visit(sparse->values());
+    } else if (const auto* const rows = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
+      visit(rows->compressed_indices());
+      visit(rows->plain_indices());
+      visit(rows->values());
+    } else {
+      visit(tensor);
+    }
+  }
 }
 
 // Grows with each change that one of them counts.
@@ -130,19 +149,17 @@ at::Tensor StageOffloads::bytes_of(const StoragePtr& storage, size_t size) const
 }
 
 StageOffloads::Block StageOffloads::take_block(size_t size) {
-  const auto found = free_.lower_bound(size);
-  if (found != free_.end() && found->first / kMostWaste <= size) {
-    Block block = std::move(found->second);
-    free_.erase(found);
-    return block;
-  }
-  pinned_bytes_ += size;
+  // LibTorch gives that much anyway. Sizes that differ from step to step share such blocks.
+  size = std::bit_ceil(size);
+  if (auto free = free_.extract(size)) return std::move(free.mapped());
   const auto bytes = static_cast<int64_t>(size);
-  if (device_.is_meta()) {
-    const c10::DeviceGuard guard(c10::Device(c10::kMeta, kPinnedOnMeta));
-    return {at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(c10::kMeta)), nullptr};
-  }
-  return {at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)), nullptr};
+  at::TensorOptions options(at::kByte);
+  std::optional<c10::DeviceGuard> guard;
+  if (device_.is_meta()) guard.emplace(c10::Device(c10::kMeta, kPinnedOnMeta));
+  options = device_.is_meta() ? options.device(c10::kMeta) : options.pinned_memory(true);
+  Block block{at::empty({bytes}, options), nullptr};
+  pinned_bytes_ += size;
+  return block;
 }
 
 void StageOffloads::give_back(Block block) {
@@ -163,7 +180,7 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   Cell& cell = cells_[action.micro_batch];
   if (cell.after != action.kind) {
     // The gap comes after a later part. Until then another stage may still need these.
-    for (const at::Tensor& tensor : held) cell.made.leave_out(tensor);
+    for_each_part(held, [&](const at::Tensor& tensor) { cell.made.leave_out(tensor); });
     return;
   }
   cell.after.reset();
@@ -171,7 +188,7 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
   std::unordered_set<const c10::StorageImpl*> not_these;
-  for (const at::Tensor& tensor : held) not_these.insert(storage_of(tensor));
+  for_each_part(held, [&](const at::Tensor& tensor) { not_these.insert(storage_of(tensor)); });
   std::vector<Moving> moving;
   const auto add = [&](MadeMemory::Made made) {
     if (!may_go(*made.storage) || !not_these.insert(made.storage.get()).second) return;

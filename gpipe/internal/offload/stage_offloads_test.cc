@@ -1,7 +1,9 @@
 #include "gpipe/internal/offload/stage_offloads.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -161,25 +163,52 @@ TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
 // A change after the copy to the host has begun would be lost.
 TEST_F(StageOffloadsTest, WhatChangesMeanwhileStays) {
   const at::Tensor input = square(2);
-  at::Tensor changed, as_a_view, resized;
+  at::Tensor changed, as_a_view, resized, uncounted;
   {
     const auto noted = offloads_->note(0);
     changed = input.exp();
     as_a_view = at::_unsafe_view(input.mm(weight_.detach()), {-1});  // counts its own changes
     resized = input.neg();
+    const c10::InferenceMode inference;
+    uncounted = input.cos();
   }
   offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
   runtime().synchronize_device(0);  // the copies are over
   changed.add_(1);
   as_a_view.add_(1);
   resized.resize_({2 * kSide, kSide}).fill_(3);
-  const at::Tensor want[] = {on_host(changed), on_host(as_a_view), on_host(resized)};
+  {
+    const c10::InferenceMode inference;
+    uncounted.add_(1);
+  }
+  const at::Tensor want[] = {on_host(changed), on_host(as_a_view), on_host(resized),
+                             on_host(uncounted)};
   offloads_->offload(0);
   offloads_->reload(0);
   offloads_->arrive(0);
   EXPECT_THAT(on_host(changed), EqualsBitwise(want[0]));
   EXPECT_THAT(on_host(as_a_view), EqualsBitwise(want[1]));
   EXPECT_THAT(on_host(resized), EqualsBitwise(want[2]));
+  EXPECT_THAT(on_host(uncounted), EqualsBitwise(want[3]));
+}
+
+// The parts of a sparse tensor are tensors of their own, and the tensor itself has no storage.
+TEST_F(StageOffloadsTest, PartsOfSparseResultsStay) {
+  at::Tensor values;
+  {
+    const auto noted = offloads_->note(0);
+    values = square(2).exp();
+  }
+  // The fake accelerator has no operators for sparse tensors.
+  const at::Tensor sparse = at::detail::make_tensor<at::SparseTensorImpl>(
+      c10::DispatchKeySet(c10::DispatchKey::SparsePrivateUse1), values.dtype());
+  auto* const impl = static_cast<at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
+  impl->resize_(/*sparse_dim=*/1, /*dense_dim=*/1, at::IntArrayRef({kSide, kSide}));
+  impl->set_indices_and_values_unsafe(
+      torch::arange(kSide, torch::kLong).view({1, kSide}).to(testing::device(0)), values);
+  offloads_->depart({ActionKind::kForward, 0, 0}, {sparse}, {});
+  offloads_->offload(0);
+  EXPECT_EQ(complaint_of(values), "");
 }
 
 TEST_F(StageOffloadsTest, WhatAnOperatorOnlyReturnsStays) {
@@ -277,6 +306,25 @@ TEST_F(StageOffloadsTest, PinnedMemoryIsUsedAgain) {
     begin();
   }
   EXPECT_EQ(offloads_->pinned_bytes(), pinned);
+}
+
+// Blocks are shared by storages of similar sizes. So mini-batches that become longer and longer do
+// not each leave their own blocks behind.
+TEST_F(StageOffloadsTest, PinnedMemoryDoesNotGrowWithEachSize) {
+  for (int64_t more = 0; more < 64; ++more) {
+    at::Tensor made;
+    {
+      const auto noted = offloads_->note(0);
+      made = square(2).repeat({2, 1}).slice(0, 0, kSide + 1 + more).exp();
+    }
+    offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+    offloads_->offload(0);
+    offloads_->reload(0);
+    offloads_->arrive(0);
+    offloads_->end_run();
+    begin();
+  }
+  EXPECT_LE(offloads_->pinned_bytes(), 2 * 3 * kBytes + 4 * kBytes);
 }
 
 // Wherever a run ends, nothing stays, and no memory is used too early (the fake accelerator looks).

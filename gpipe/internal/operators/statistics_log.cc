@@ -13,6 +13,7 @@
 #include <iterator>
 #include <utility>
 
+#include "gpipe/internal/operators/gathering.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 
@@ -131,6 +132,7 @@ void StatisticsLog::merge_in_order() {
 // Statistics of batch norms are merged by the pairwise update of Chan, Golub, LeVeque (1979), which
 // loses no digits by cancellation, unlike a sum of squares.
 void StatisticsLog::merge(Statistics& sum, Statistics& fresh) {
+  const GatheringScope gathering;  // the sum belongs to no cell
   c10::NoGradGuard no_grad;
   sum.momentum = fresh.momentum;
   if (!fresh.mean.defined() && !fresh.spread.defined()) return;

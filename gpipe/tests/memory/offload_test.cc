@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -48,9 +49,13 @@ at::Tensor mean_of_squares(const Tensors& outputs, const Tensors& /*targets*/) {
 
 struct Subject {
   explicit Subject(Checkpoint mode = Checkpoint::kNever, torch::nn::Sequential layers = model(),
-                   const std::vector<c10::Device>& devices = testing::devices(2))
-      : pipe(std::move(layers),
-             GPipeOptions({8, 8}).devices(devices).chunks(kMicroBatches).checkpoint(mode)) {
+                   const std::vector<c10::Device>& devices = testing::devices(2),
+                   bool deferred_batch_norm = false)
+      : pipe(layers, GPipeOptions({8, static_cast<int64_t>(layers->size()) - 8})
+                         .devices(devices)
+                         .chunks(kMicroBatches)
+                         .checkpoint(mode)
+                         .deferred_batch_norm(deferred_batch_norm)) {
     testing::manual_seed(2);
     input = torch::randn({kMicroBatches * kRows, kSide}).to(pipe->devices().front());
   }
@@ -307,6 +312,32 @@ TEST_F(OffloadTest, GradientsThatACellMakesStay) {
   for (int step = 0; step < 2; ++step) {
     const Tensors want = plain.train(without_offloads(low));
     EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+  }
+}
+
+// What norms have gathered is added up from micro-batch to micro-batch.
+TEST_F(OffloadTest, DeferredStatisticsStay) {
+  const auto subject = [] {
+    torch::nn::Sequential layers;
+    const auto shaped = [](std::vector<int64_t> shape) {
+      return testing::layer<at::Tensor, at::Tensor>(
+          [shape = std::move(shape)](at::Tensor x) { return x.reshape(shape); });
+    };
+    layers->push_back(shaped({-1, kRows / 8 * kSide}));
+    layers->push_back(torch::nn::BatchNorm1d(kRows / 8 * kSide));  // in double 64 KiB
+    layers->push_back(shaped({-1, kSide}));
+    const torch::nn::Sequential others = Subject::model();
+    for (const auto& layer : *others) layers->push_back(layer);
+    return Subject(Checkpoint::kNever, std::move(layers), testing::devices(2),
+                   /*deferred_batch_norm=*/true);
+  };
+  Subject plain = subject(), moved = subject();
+  const Schedule low = away_between_forward_and_backward();
+  for (int step = 0; step < 2; ++step) {
+    const Tensors want = plain.train(without_offloads(low));
+    EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+    EXPECT_THAT(testing::on_host(moved.pipe->buffers().at(1)),
+                EqualsBitwise(testing::on_host(plain.pipe->buffers().at(1))));
   }
 }
 
