@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
@@ -96,6 +97,11 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
             f"{partitions}): give a device for each, which may be the same one several times"
         )
     return found[:partitions]
+
+
+def _same(some: Collection[nn.Module], others: Collection[nn.Module]) -> bool:
+    """Whether both have the same layers. A class of layers may define what `==` means."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _hooks_of(module: nn.Module, kinds: Sequence[str]) -> list[str]:
@@ -289,7 +295,7 @@ class Pipelined(nn.Module):
         if module is None:
             self.__dict__["_given"] = None  # lets go of layers that were replaced
             return
-        if list(module._modules.values()) != layers:
+        if not _same(module._modules.values(), layers):
             raise ValueError(
                 "layers of the nn.Sequential that this pipeline was made of were replaced, added "
                 "or removed since then, which the pipeline does not follow: replace a layer of the "
@@ -304,7 +310,7 @@ class Pipelined(nn.Module):
 
     def _make_again(self) -> None:
         """Has the next call make the pipeline again, because a setting has changed."""
-        self.__dict__["_made_of"] = None
+        self.__dict__["_made_of"] = []
 
     def _current(self) -> Any:
         """The pipeline, with its layers as they are now. Made again if one, or a module with skips
@@ -318,7 +324,7 @@ class Pipelined(nn.Module):
         """The same without a look into the layers, which would wait for a run of another thread."""
         self._check_given()
         layers = [layer for _, layer in self._units()[0]]
-        if layers != self._made_of:
+        if not _same(layers, self._made_of):
             if len(self) != sum(self._balance):
                 raise ValueError(
                     f"the pipeline was made of {sum(self._balance)} layers and has {len(self)} "
@@ -339,7 +345,7 @@ class Pipelined(nn.Module):
 
     def _check_layers(self, call: str) -> None:
         """Raises ValueError if a partition runs as one layer, because it has hooks."""
-        if [layer for _, layer in self._units()[0]] != list(self):
+        if not _same([layer for _, layer in self._units()[0]], list(self)):
             raise ValueError(
                 f"{call} takes no pipeline with hooks on a partition, which then runs as one layer "
                 f"whose tensors have other names: remove the hooks, or give a gpipe.GPipe of the "

@@ -189,6 +189,25 @@ def test_a_layer_is_replaced_by_item_assignment(interface):
         pipe[3] = nn.Identity()
 
 
+class Equal(nn.Linear):
+    """All objects of this class are equal."""
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize("interface", [gpipe.GPipe, gpipe.torchgpipe.GPipe])
+def test_a_layer_that_equals_the_one_that_it_replaces_is_another_one(interface):
+    pipe = interface(nn.Sequential(Equal(8, 8), nn.Linear(8, 8)), [1, 1])
+    input = torch.randn(4, 8)
+    pipe(input)
+    pipe[0] = Equal(8, 8)
+    assert torch.equal(pipe(input), nn.Sequential(*pipe)(input))
+
+
 def test_a_loss_that_misses_its_target_has_a_note():
     pipe = GPipe(model_of(2), [1, 1])
     with pytest.raises(TypeError, match="missing 1 required") as caught:
