@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <map>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "balance/choose/corrected_limits.h"
 #include "balance/choose/default_chunks.h"
+#include "balance/choose/plan_offloads.h"
 #include "balance/choose/training.h"
 #include "balance/costs/autocast.h"
 #include "balance/costs/first_rows.h"
@@ -64,6 +66,7 @@ class Planner {
       const MetaScope scope;
       memory_model_ = options.make()();
     }
+    check_offloads();
     autocast_ = autocast_name(memory_model_ ? options.device_type()
                                             : device_of(model, sample, c10::kCPU).type());
     set_up_problem();
@@ -80,6 +83,7 @@ class Planner {
       for (int64_t& limit : problem_.limits) limit = std::min(limit, options_.memory() / 4);
       (void)attempt(/*least=*/true);
     }
+    if (options_.machine().host_bandwidth > 0) add_offloads();
     if (!report_) nothing_fits(*nearest_);
     return *std::move(report_);
   }
@@ -112,6 +116,8 @@ class Planner {
       if (k > 0 || least) search.alternatives.clear();
       search.best = candidates[k];
       search.best.excess = 0;
+      found_ = search;
+      found_live_ = memory.live;
       report_ = report(std::move(search), memory);
       return std::nullopt;
     }
@@ -122,6 +128,49 @@ class Planner {
       errors.push_back({d, memory.needed[d] - search.best.memory[d], /*exceeds=*/true});
     }
     return errors;
+  }
+
+  // Replaces the choice by one with offloads: by itself if the least memory is wanted, otherwise by
+  // a faster one that does not fit without.
+  void add_offloads() {
+    tell("offloads");
+    std::vector<PlanCandidate> candidates;
+    const double more_time = options_.least_memory().value_or(0.0);
+    const bool least = report_ && options_.least_memory();
+    if (least) {
+      if (auto lower = offloaded(problem_, found_.best, more_time)) {
+        candidates.push_back(*std::move(lower));
+      }
+    } else if (options_.memory() > 0) {
+      PlanProblem unlimited = problem_;
+      unlimited.limits.clear();
+      PlanSearch all = search_plan(unlimited);
+      const double step = report_ ? report_->plan.step : std::numeric_limits<double>::infinity();
+      candidates = offloaded_candidates(problem_, all, more_time, step, options_.memory(),
+                                        static_cast<size_t>(kMostPlans));
+      if (!report_) {
+        if (auto with = offloaded(problem_, nearest_->candidate, more_time)) {
+          candidates.push_back(*std::move(with));
+        }
+        all.others.clear();  // they may not fit
+        found_ = std::move(all);
+      }
+    }
+    for (PlanCandidate& candidate : candidates) {
+      const std::optional<Memory> memory = memory_of_offloads(candidate, more_time);
+      if (!memory) continue;
+      if (!fits(*memory)) {
+        if (!report_) consider(candidate, *memory);
+        continue;
+      }
+      if (least && most(memory->live) >= most(found_live_)) continue;
+      PlanSearch search = found_;
+      if (report_ && !least) search.others.insert(search.others.begin(), found_.best);
+      search.alternatives.clear();  // they change another choice
+      search.best = std::move(candidate);
+      report_ = report(std::move(search), *memory);
+      return;
+    }
   }
 
   // If nothing fits, adds the candidates whose memory is planned, the nearest first. For each
@@ -164,6 +213,28 @@ class Planner {
   void consider(const PlanCandidate& candidate, const Memory& memory) {
     Nearest needs = least_for(candidate, memory);
     if (!nearest_ || needs.bytes < nearest_->bytes) nearest_ = std::move(needs);
+  }
+
+  void check_offloads() const {
+    const double bandwidth = options_.machine().host_bandwidth;
+    TORCH_CHECK_VALUE(bandwidth == 0 || options_.device_type() != c10::kCPU,
+                      "machine.host_bandwidth is ", bandwidth,
+                      ", but the plan is for CPUs, whose memory is the host's; leave it out, or "
+                      "plan for CUDA devices");
+    TORCH_CHECK_VALUE(bandwidth == 0 || memory_model_, "machine.host_bandwidth is ", bandwidth,
+                      ", but only a plan of the memory tells what offloads are worth, not a "
+                      "profile; give `make`, too, or a model on the meta device");
+    TORCH_CHECK_VALUE(options_.host_memory() >= 0, "host_memory must be at least 0 bytes, got ",
+                      options_.host_memory());
+    TORCH_CHECK_VALUE(bandwidth > 0 || options_.host_memory() == 0,
+                      "host_memory was given, but offloads need to know the link to the host; "
+                      "give machine.host_bandwidth");
+    if (!options_.least_memory()) return;
+    TORCH_CHECK_VALUE(bandwidth > 0,
+                      "least_memory was given, but offloads need to know the link to the host; "
+                      "give machine.host_bandwidth");
+    TORCH_CHECK_VALUE(*options_.least_memory() >= 0 && std::isfinite(*options_.least_memory()),
+                      "least_memory must be finite and at least 0, got ", *options_.least_memory());
   }
 
   void tell(const std::string& note) const {
@@ -319,6 +390,24 @@ class Planner {
     return memory;
   }
 
+  // The memory of a candidate with offloads. Where they need more of the host's than they may, the
+  // candidate gets fewer of them; none if nothing is gained then.
+  std::optional<Memory> memory_of_offloads(PlanCandidate& candidate, double more_time) {
+    const int64_t limit = options_.host_memory();
+    const auto allowed = [&](const Memory& memory) {
+      return limit == 0 || most(memory.plan->pinned) <= limit;
+    };
+    Memory memory = memory_of(candidate);
+    if (allowed(memory)) return memory;
+    auto fewer = offloaded(problem_, candidate, more_time,
+                           cells_within(*candidate.schedule, memory.plan->pinned, limit));
+    if (!fewer) return std::nullopt;
+    candidate = *std::move(fewer);
+    memory = memory_of(candidate);
+    if (!allowed(memory)) return std::nullopt;
+    return memory;
+  }
+
   // Finds the least memory with which a candidate runs. This may be less than the allocator would
   // reserve, because the allocator gives back what it has cached before it runs out.
   Nearest least_for(const PlanCandidate& candidate, const Memory& memory) const {
@@ -351,8 +440,10 @@ class Planner {
   }
 
   std::string text_of(const PlanCandidate& candidate) const {
-    return absl::StrFormat("%d micro-batches; %s; balance %s; checkpoint %s",
+    const int64_t cells = offloaded_cells(*candidate.schedule);
+    return absl::StrFormat("%d micro-batches; %s%s; balance %s; checkpoint %s",
                            candidate.schedule->micro_batches(), candidate.schedule_name,
+                           cells > 0 ? absl::StrCat(" with ", cells, " cells on the host") : "",
                            absl::StrJoin(candidate.balance, ", "),
                            modes_text(candidate.checkpoints));
   }
@@ -399,6 +490,7 @@ class Planner {
     }
     report.memory_planned = memory.plan.has_value();
     if (memory.plan) report.uncertain = memory.plan->uncertain;
+    if (memory.plan) report.pinned = memory.plan->pinned;
     report.others = std::move(search.others);
     if (report.others.size() > kMostOthers) report.others.resize(kMostOthers);
     report.alternatives = std::move(search.alternatives);
@@ -415,6 +507,11 @@ class Planner {
     }
     report.proof = check_plan(report.plan, cut.profile, cut.sizes, problem_.machine,
                               memory.plan ? &memory.plan->trace : nullptr);
+    const double wait = report.proof.reload_wait + report.proof.offload_wait;
+    if (options_.least_memory().value_or(0.0) == 0.0 && wait > kNoWait * report.plan.step) {
+      report.proof.problems.push_back(
+          absl::StrCat("schedule: actions wait ", wait, " s for the host"));
+    }
     if (!report.proof.problems.empty()) {
       throw std::logic_error("the plan does not hold when it is checked: " +
                              absl::StrJoin(report.proof.problems, "; ") + "; please report this");
@@ -436,6 +533,9 @@ class Planner {
   PlanProblem problem_;
   std::optional<PlanReport> report_;
   std::optional<Nearest> nearest_;
+  // The choice without offloads, and what its devices hold; of no use without a report.
+  PlanSearch found_;
+  std::vector<int64_t> found_live_;
   int64_t memory_plans_ = 0;
 };
 

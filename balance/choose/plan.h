@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,8 +75,20 @@ struct PlanOptions {
   // missing ones are made. Default: none.
   TORCH_ARG(std::vector<Profile>, profiles) = {};
 
-  // The machine. Only bandwidth, latency, overhead, cores and contention are used.
+  // The machine. Only bandwidth, latency, host_bandwidth, overhead, cores and contention are used.
+  // With a host_bandwidth activations may wait on the host (gpipe/schedule/offloads.h) where a
+  // faster choice fits then, or nothing without. No action waits for them. Devices that share a
+  // link to the host get equal parts of its bandwidth. Needs `make` or a model on the meta device.
   TORCH_ARG(ExplainOptions, machine) = {};
+  // Offloads make the memory of the choice as low as they can, although it fits without, and its
+  // step at most so much longer (0.05: 5 %). A faster choice that fits only with offloads is then
+  // not looked for. If nothing fits without, the steps of all choices may be so much longer. Needs
+  // a host_bandwidth. Default: offloads are for what does not fit.
+  TORCH_ARG(std::optional<double>, least_memory) = std::nullopt;
+
+  // The most bytes of the host's pinned memory for the offloads of each stage, as memory_plan()
+  // counts them. Needs a host_bandwidth. Default: 0, no limit.
+  TORCH_ARG(int64_t, host_memory) = 0;
 
   // As PlanProblem::budget, for each search. There are up to six more searches, which correct what
   // the profile says of memory.
@@ -97,6 +110,9 @@ struct PlanReport {
   int64_t examined = 0;                // number of predictions
   bool exhaustive = false;             // true: all cuts and modes of all settings were predicted
   int64_t memory_plans = 0;
+  // [stage] The bytes of pinned memory of the host that its offloads need. Empty: the plan has no
+  // offloads, or its memory was not planned.
+  std::vector<int64_t> pinned;
 };
 
 // Plans the training of `model` on mini-batches like `sample`, the tensors that GPipeImpl::step

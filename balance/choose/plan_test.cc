@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 
@@ -19,6 +20,7 @@
 
 #include "balance/choose/plan_options.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/offloads.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "meta/meta_scope.h"
 
@@ -27,8 +29,11 @@ namespace {
 
 namespace nn = torch::nn;
 using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
 using ::testing::Lt;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -263,6 +268,82 @@ TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
       ThrowsMessage<c10::ValueError>(HasSubstr("for devices of type cuda")));
 }
 
+// All forwards come before all backwards, so that there is much to hold and time for copies. The
+// input has so many rows that LibTorch's allocator takes it no larger block than it needs.
+constexpr int64_t kManyRows = 65536;
+PlanOptions fill_drain() {
+  return PlanOptions(2).chunks({16}).schedules({"fill-drain"}).stages_per_device({1});
+}
+
+PlanReport with_link(PlanOptions options) {
+  ExplainOptions machine;
+  machine.host_bandwidth = 1e13;
+  return plan(make_on_meta(), {on_meta(kManyRows)}, options.machine(machine));
+}
+
+int64_t most_reserved(const PlanReport& report) {
+  int64_t most = 0;
+  for (const PlannedDevice& device : report.plan.devices) most = std::max(most, device.reserved);
+  return most;
+}
+
+TEST(Plan, OffloadsAreForWhatDoesNotFitOtherwise) {
+  const PlanOptions never = fill_drain().checkpoints({Checkpoint::kNever});
+  const PlanReport free = with_link(never);
+  EXPECT_EQ(free.plan.schedule, without_offloads(free.plan.schedule)) << "it fits without";
+  EXPECT_THAT(free.pinned, IsEmpty());
+  EXPECT_THAT((std::vector{to_text(free), to_json(free)}), Each(Not(HasSubstr("offload"))));
+
+  const PlanReport low = with_link(PlanOptions(never).least_memory(0.0));
+  EXPECT_EQ(without_offloads(low.plan.schedule), free.plan.schedule);
+  EXPECT_DOUBLE_EQ(low.plan.step, free.plan.step);
+  const int64_t limit = most_reserved(low);
+  EXPECT_LT(limit, most_reserved(free) * 3 / 4);
+
+  EXPECT_THROW(plan(make_on_meta(), {on_meta(kManyRows)}, PlanOptions(never).memory(limit)),
+               c10::ValueError);
+  const PlanReport tight = with_link(PlanOptions(never).memory(limit));
+  EXPECT_NE(tight.plan.schedule, without_offloads(tight.plan.schedule));
+  EXPECT_LE(most_reserved(tight), limit);
+  EXPECT_THAT(tight.proof.problems, IsEmpty());
+  EXPECT_NEAR(tight.proof.reload_wait, 0, 1e-9 * tight.plan.step);
+  EXPECT_THAT(tight.pinned, SizeIs(2));
+  EXPECT_THAT(to_text(tight),
+              AllOf(HasSubstr("cells wait on the host, in"), HasSubstr("pinned memory"),
+                    HasSubstr("actions wait for copies to the host and back: never")));
+  EXPECT_GT(tight.examined, 0);
+  EXPECT_THAT(to_json(tight), AllOf(HasSubstr("\"offloads\""), HasSubstr("\"reload_wait\"")));
+  EXPECT_EQ(plan_from_text(plan_to_text(tight.plan), "f"), tight.plan);
+  EXPECT_THAT([&] { with_link(PlanOptions(never).memory(limit / 2)); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("cells on the host; balance")));
+}
+
+TEST(Plan, OffloadsAreTakenWhereTheyAreFasterThanRecomputes) {
+  const PlanReport always = with_link(fill_drain().checkpoints({Checkpoint::kAlways}));
+  const PlanReport low =
+      with_link(fill_drain().checkpoints({Checkpoint::kNever}).least_memory(0.0));
+  const int64_t limit = std::max(most_reserved(always), most_reserved(low));  // both fit
+  const PlanReport recomputes =
+      plan(make_on_meta(), {on_meta(kManyRows)}, fill_drain().memory(limit));
+  const PlanReport faster = with_link(fill_drain().memory(limit));
+  EXPECT_LT(faster.plan.step, recomputes.plan.step);
+  ASSERT_THAT(faster.others, Not(IsEmpty()));
+  EXPECT_EQ(faster.others.front().step, recomputes.plan.step);
+}
+
+TEST(Plan, OffloadsTakeAsMuchOfTheHostAsTheyMay) {
+  const PlanOptions least = fill_drain().checkpoints({Checkpoint::kNever}).least_memory(0.0);
+  const PlanReport low = with_link(least);
+  const int64_t most = *std::max_element(low.pinned.begin(), low.pinned.end());
+  EXPECT_EQ(with_link(PlanOptions(least).host_memory(most)).plan, low.plan);
+  const PlanReport some = with_link(PlanOptions(least).host_memory(most / 2));
+  EXPECT_THAT(some.pinned, Each(AllOf(Gt(most / 4), Le(most / 2))));
+  EXPECT_GT(most_reserved(some), most_reserved(low));
+  const PlanReport none = with_link(PlanOptions(least).host_memory(1));
+  EXPECT_EQ(none.plan.schedule, without_offloads(low.plan.schedule));
+  EXPECT_GT(most_reserved(none), most_reserved(some));
+}
+
 TEST(Plan, TextAndJsonSayWhatWasChosen) {
   PlanReport report = plan(make_on_meta(), {on_meta(64)}, small(3).memory(int64_t{1} << 30));
   report.plan.model = "twelve";
@@ -317,6 +398,22 @@ TEST(Plan, MistakesAreNamed) {
   EXPECT_THAT(message(PlanOptions(0)), HasSubstr("devices must be at least 1, got 0"));
   EXPECT_THAT(message(PlanOptions(13)), HasSubstr("give 12 devices or fewer"));
   EXPECT_THAT(message(PlanOptions(2).memory(-1)), HasSubstr("at least 0 bytes, got -1"));
+  ExplainOptions link;
+  link.host_bandwidth = 1e9;
+  EXPECT_THAT(message(PlanOptions(2).machine(link).device_type(c10::kCPU)),
+              HasSubstr("machine.host_bandwidth is 1e+09, but the plan is for CPUs"));
+  EXPECT_THAT(message(PlanOptions(2).least_memory(0.1)), HasSubstr("give machine.host_bandwidth"));
+  EXPECT_THAT(message(PlanOptions(2).machine(link).least_memory(-0.1)),
+              HasSubstr("least_memory must be finite and at least 0, got -0.1"));
+  EXPECT_THAT(message(PlanOptions(2).host_memory(1)), HasSubstr("give machine.host_bandwidth"));
+  EXPECT_THAT(message(PlanOptions(2).machine(link).host_memory(-1)),
+              HasSubstr("host_memory must be at least 0 bytes, got -1"));
+  // A profile says too little of what stays.
+  EXPECT_THAT(
+      [&] {
+        plan(make(), {at::rand({64, 64})}, PlanOptions(2).machine(link));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("give `make`, too")));
   EXPECT_THAT(message(PlanOptions(2).chunks({9})), HasSubstr("expected 1 to the 8 rows"));
   EXPECT_THAT(bytes_text((int64_t{1} << 30) + 1), HasSubstr("1.01 GiB"))
       << "bytes are rounded up, so that the text never shows less than are needed";

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/choose/plan.h"
+#include "balance/choose/plan_offloads.h"
 #include "balance/costs/parsed_json.h"
 #include "command/wrap.h"
 #include "gpipe/placement.h"
@@ -72,6 +74,15 @@ std::string balance_text(const std::vector<int64_t>& balance) {
   return absl::StrJoin(balance, balance.size() > 16 ? ", " : ",");
 }
 
+std::string offloads_text(const PlanReport& report) {
+  const Schedule& schedule = report.plan.schedule;
+  std::string text = absl::StrFormat("%d of %d cells wait on the host", offloaded_cells(schedule),
+                                     schedule.stages() * schedule.micro_batches());
+  if (report.pinned.empty()) return text;
+  const int64_t pinned = std::accumulate(report.pinned.begin(), report.pinned.end(), int64_t{0});
+  return text + ", in " + bytes_text(pinned) + " of pinned memory";
+}
+
 std::string choice_text(const PlanReport& report) {
   const PipelinePlan& plan = report.plan;
   const auto devices = static_cast<int64_t>(plan.devices.size());
@@ -85,6 +96,7 @@ std::string choice_text(const PlanReport& report) {
   if (!plan.autocast.empty()) line("autocast", plan.autocast);
   if (plan.deferred_batch_norm) line("batch norms", "deferred");
   line("schedule", plan.schedule_name);
+  if (offloaded_cells(plan.schedule) > 0) line("offloads", offloads_text(report));
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));
   line("checkpoint", modes_text(plan.checkpoints));
@@ -189,6 +201,11 @@ std::string proof_text(const PlanReport& report) {
                       "1F1B's order: %s",
                       proof.ascending ? "yes" : "no"));
   line(absl::StrFormat("a step, simulated again: %s", seconds_text(proof.step)));
+  if (offloaded_cells(plan.schedule) > 0) {
+    const double wait = proof.reload_wait + proof.offload_wait;
+    line("actions wait for copies to the host and back: " +
+         (wait > kNoWait * proof.step ? seconds_text(wait) + " in all" : "never"));
+  }
   if (plan.lower_bound > 0) {
     line(absl::StrFormat(
         "no step of these rows on %d such devices is shorter than %s: the choice is within %.1f %% "
@@ -283,6 +300,12 @@ std::string to_json(const PlanReport& report) {
                    {"traced_live", report.proof.traced_live},
                    {"reserved", report.proof.reserved},
                    {"not_checked", report.proof.not_checked}};
+  if (const int64_t cells = offloaded_cells(report.plan.schedule); cells > 0) {
+    json["offloads"] = {{"cells", cells},
+                        {"pinned", report.pinned},
+                        {"reload_wait", report.proof.reload_wait},
+                        {"offload_wait", report.proof.offload_wait}};
+  }
   json["halves_measured"] = report.explanation.halves_measured;
   json["memory_planned"] = report.memory_planned;
   json["examined"] = report.examined;

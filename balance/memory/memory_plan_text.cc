@@ -54,7 +54,7 @@ std::string pinned_text(const MemoryPlan& plan) {
   for (const int64_t bytes : plan.pinned) stages.push_back(text::in_unit(bytes, unit));
   return absl::StrCat("Offloads need ", text::in_unit(all, unit), " ", unit.name,
                       " of the host's pinned memory (by stage: ", absl::StrJoin(stages, ", "),
-                      "), as blocks that LibTorch rounds up to powers of two.");
+                      "), in blocks of powers of two.");
 }
 
 std::string with_separators(int64_t number) {

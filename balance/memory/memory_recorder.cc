@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -99,7 +100,9 @@ void MemoryRecorder::on_allocate(uint64_t id, c10::Device device, int64_t bytes)
   const int32_t number = type_ == c10::kMeta ? device.index() : 0;
   if (type_ == c10::kMeta && number >= kMostMetaDevices) {  // pinned memory, see stage_offloads.cc
     const std::lock_guard<std::mutex> lock(mutex_);
-    pinned_[static_cast<size_t>(turns_[doing.turn].action.stage)] += bytes;
+    // LibTorch rounds such blocks up.
+    const auto taken = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+    pinned_[static_cast<size_t>(turns_[doing.turn].action.stage)] += taken;
     return;
   }
   if (number < 0 || number >= devices_) return;

@@ -59,12 +59,13 @@ Schedule lowered(const Schedule& schedule) {
   return with_offloads(schedule, Routes::create(schedule.stages()), costs);
 }
 
-MemoryPlan planned(const Schedule& schedule, Checkpoint mode, c10::DeviceType type = c10::kCUDA) {
+MemoryPlan planned(const Schedule& schedule, Checkpoint mode, c10::DeviceType type = c10::kCUDA,
+                   int64_t rows = kRows) {
   const torch::nn::Sequential on_meta = [] {
     const MetaScope meta;
     return model();
   }();
-  const at::Tensor input = torch::empty({kMicroBatches * kRows, kSide}, torch::kMeta);
+  const at::Tensor input = torch::empty({kMicroBatches * rows, kSide}, torch::kMeta);
   return memory_plan(on_meta, {input}, {}, mean_of_squares,
                      MemoryPlanOptions({8, 8})
                          .chunks(kMicroBatches)
@@ -133,6 +134,9 @@ TEST_F(OffloadPlanTest, SaysWhatTheOffloadsAreWorth) {
   // Four cells can be away or on their way at once, each with all but its output.
   EXPECT_THAT(with.pinned, ElementsAre(4 * 3 * kActivation, 0));
   EXPECT_THAT(without.pinned, IsEmpty());
+  EXPECT_THAT(planned(low, Checkpoint::kNever, c10::kCUDA, kRows * 3 / 4).pinned,
+              ElementsAre(4 * 3 * kActivation, 0))
+      << "LibTorch rounds blocks up to powers of two";
   EXPECT_THAT(to_text(with), HasSubstr("of the host's pinned memory"));
   EXPECT_THAT(to_json(with), HasSubstr("\"pinned_bytes\""));
   EXPECT_THAT((std::vector{to_text(without), to_json(without)}), Each(Not(HasSubstr("pinned"))));

@@ -8,11 +8,15 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace gpipe {
 namespace {
+
+// The share by which sums of the same bytes or times may differ.
+constexpr double kRounding = 1e-12;
 
 // What a cell holds between two of its parts.
 struct Gap {
@@ -20,6 +24,7 @@ struct Gap {
   size_t from = 0;
   size_t to = 0;  // the indices of the parts in the worker's list
   double bytes = 0.0;
+  double more = 0.0;  // than before the part `after`, if that is the first half of a backward
 };
 
 // Where a gap's memory goes and comes back: each before the action with this index.
@@ -31,25 +36,30 @@ struct Places {
 // The offloads of one worker, chosen beside the times of a run without any.
 class Worker {
  public:
-  // `faster`: the copies are taken for so many times as fast as they are.
+  // `faster`: the copies are taken for so many times as fast as they are. `most` as in
+  // with_offloads().
   Worker(const std::vector<TimedAction>& timeline, const OffloadCosts& costs, double faster,
-         double makespan)
+         double makespan, const std::vector<int64_t>& most)
       : timeline_(timeline),
+        most_(most),
         to_host_(costs.to_host * faster),
         to_device_(costs.to_device * faster),
-        rounding_(1e-12 * makespan) {
+        rounding_(kRounding * makespan) {
     std::map<std::pair<int32_t, int32_t>, size_t> open;  // by cell, the gap that has not ended
     for (size_t index = 0; index < timeline.size(); ++index) {
       const Action& action = timeline[index].action;
       const auto found = open.find({action.stage, action.micro_batch});
+      double before = 0.0;
       if (found != open.end()) {
         gaps_[found->second].to = index;
+        before = gaps_[found->second].bytes;
         open.erase(found);
       }
       if (action.kind != ActionKind::kForward && action.kind != ActionKind::kInputGradient)
         continue;
       open[{action.stage, action.micro_batch}] = gaps_.size();
-      gaps_.push_back({action, index, 0, costs.bytes(action)});
+      const double bytes = costs.bytes(action);
+      gaps_.push_back({action, index, 0, bytes, std::max(bytes - before, 0.0)});
     }
     // A gap of a half of a schedule has no end.
     for (const auto& [cell, gap] : open) gaps_[gap].to = timeline.size();
@@ -118,9 +128,13 @@ class Worker {
       change[std::min(end, timeline_.size())] -= bytes;
     };
     for (const Gap& gap : gaps_) {
-      // What waits between halves is counted when the first half is over.
-      const bool forward = gap.after.kind == ActionKind::kForward;
-      hold(forward ? gap.from : gap.from + 1, gap.to + 1, gap.bytes);
+      if (gap.after.kind == ActionKind::kForward) {
+        hold(gap.from, gap.to + 1, gap.bytes);
+        continue;
+      }
+      // What waits between halves is there when the first half is over, before anything else goes.
+      hold(gap.from, gap.from + 1, gap.more);
+      hold(gap.from + 1, gap.to + 1, gap.bytes);
     }
     for (const auto& [gap, places] : chosen) hold(places.offload, places.reload, -gaps_[gap].bytes);
     change.pop_back();
@@ -128,7 +142,25 @@ class Worker {
     return change;
   }
 
-  static double most(const std::vector<double>& held) {
+  // Whether no stage has more cells away at once than it may.
+  bool allowed(const Chosen& chosen) const {
+    if (most_.empty()) return true;
+    std::map<int32_t, std::vector<int64_t>> change;  // [index], by stage
+    for (const auto& [gap, places] : chosen) {
+      std::vector<int64_t>& of_stage = change[gaps_[gap].after.stage];
+      of_stage.resize(timeline_.size() + 1);
+      ++of_stage[places.offload];
+      --of_stage[places.reload + 1];  // at one place all go before any comes back
+    }
+    return std::all_of(change.begin(), change.end(), [&](const auto& stage) {
+      int64_t away = 0;
+      return std::all_of(stage.second.begin(), stage.second.end(), [&](int64_t more) {
+        return (away += more) <= most_[static_cast<size_t>(stage.first)];
+      });
+    });
+  }
+
+  static double peak(const std::vector<double>& held) {
     return *std::max_element(held.begin(), held.end());
   }
 
@@ -138,25 +170,38 @@ class Worker {
     std::vector<double> now = held({});
     while (add_one(taken, now)) {
     }
-    // Cells that went before others made the same peak impossible come back.
-    const double least = most(now);
-    const std::set<size_t> all = taken;
-    for (const size_t gap : all) {
-      taken.erase(gap);
-      const std::optional<Chosen> without = place(taken);
-      if (!without || most(held(*without)) > least) taken.insert(gap);
+    // Cells that went before others made the same peak impossible stay. Where one stays, the copies
+    // of others have other places, so that more may be able to stay.
+    const double least = peak(now) * (1.0 + kRounding);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const size_t gap : std::set<size_t>(taken)) {
+        taken.erase(gap);
+        const std::optional<Chosen> without = place(taken);
+        if (without && allowed(*without) && peak(held(*without)) <= least) {
+          changed = true;
+        } else {
+          taken.insert(gap);
+        }
+      }
     }
     chosen_ = *place(taken);
+    // Other places may also be worse. So at last cells stay while the others' places are kept.
+    for (size_t k = chosen_.size(); k-- > 0;) {
+      Chosen without = chosen_;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(k));
+      if (peak(held(without)) <= least) chosen_ = std::move(without);
+    }
   }
 
   // Takes one more gap that lowers the first peak, and returns whether there is one.
   bool add_one(std::set<size_t>& taken, std::vector<double>& now) {
-    const auto peak = static_cast<size_t>(std::max_element(now.begin(), now.end()) - now.begin());
+    const auto first = static_cast<size_t>(std::max_element(now.begin(), now.end()) - now.begin());
     std::vector<size_t> there;
     for (size_t gap = 0; gap < gaps_.size(); ++gap) {
       const Gap& each = gaps_[gap];
       if (each.to == timeline_.size()) continue;  // of a half of a schedule
-      if (each.from >= peak || peak >= each.to || each.bytes == 0.0) continue;
+      if (each.from >= first || first >= each.to || each.bytes == 0.0) continue;
       const bool cell_taken = std::any_of(taken.begin(), taken.end(), [&](size_t other) {
         return gaps_[other].after.stage == each.after.stage &&
                gaps_[other].after.micro_batch == each.after.micro_batch;
@@ -167,9 +212,10 @@ class Worker {
                      [&](size_t a, size_t b) { return gaps_[a].to > gaps_[b].to; });
     for (const size_t gap : there) {
       taken.insert(gap);
-      if (const std::optional<Chosen> chosen = place(taken)) {
+      const std::optional<Chosen> chosen = place(taken);
+      if (chosen && allowed(*chosen)) {
         std::vector<double> then = held(*chosen);
-        if (then[peak] < now[peak] && most(then) <= most(now)) {
+        if (then[first] < now[first] && peak(then) <= peak(now)) {
           now = std::move(then);
           return true;
         }
@@ -180,6 +226,7 @@ class Worker {
   }
 
   const std::vector<TimedAction>& timeline_;
+  const std::vector<int64_t>& most_;
   const double to_host_;
   const double to_device_;
   const double rounding_;  // at least the error of a sum of times
@@ -216,7 +263,7 @@ Schedule without_offloads(const Schedule& schedule) {
 }
 
 Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
-                       double more_time) {
+                       double more_time, const std::vector<int64_t>& most) {
   if (!costs.offload.bytes) {
     throw std::invalid_argument(
         "with_offloads: OffloadCosts::bytes is empty; give what a cell holds after an action");
@@ -225,6 +272,12 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
     std::ostringstream text;
     text << "with_offloads: more_time must be finite and at least 0, got " << more_time;
     throw std::invalid_argument(text.str());
+  }
+  if (!most.empty() && static_cast<int64_t>(most.size()) != schedule.stages()) {
+    throw std::invalid_argument("with_offloads: `most` has " + std::to_string(most.size()) +
+                                " numbers, but the schedule has " +
+                                std::to_string(schedule.stages()) +
+                                " stages; give one for each, or none");
   }
   Schedule best = without_offloads(schedule);
   const Simulation without = simulate(best, routes, costs);
@@ -239,7 +292,7 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
     if (faster > 1.0 && more_time == 0.0) break;
     std::vector<std::vector<Action>> table;
     for (const std::vector<TimedAction>& timeline : without.workers) {
-      table.push_back(Worker(timeline, costs.offload, faster, without.makespan).actions());
+      table.push_back(Worker(timeline, costs.offload, faster, without.makespan, most).actions());
     }
     const Schedule tried =
         Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));

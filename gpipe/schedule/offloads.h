@@ -2,6 +2,9 @@
 #ifndef GPIPE_SCHEDULE_OFFLOADS_H_
 #define GPIPE_SCHEDULE_OFFLOADS_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "gpipe/schedule/routes.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/simulate.h"
@@ -13,15 +16,19 @@ Schedule without_offloads(const Schedule& schedule);
 
 // The same schedule, whose own offloads are left out, with the offloads and reloads for which each
 // worker's peak (Simulation::peak) becomes the least that is found. Which cells go is chosen at the
-// peak, those first whose next part is the farthest away; cells that the peak does not need stay.
+// peak, those first whose next part is the farthest away. No cell goes in vain: were any one to
+// stay, its worker's peak would be higher.
 //
 // With `more_time` 0 no action waits for a copy: the result is simulated, and no action that
 // computes ends later than without offloads. Otherwise the makespan becomes at most
 // 1 + more_time times as long. Where nothing is gained, the result has no offloads.
 //
+// `most`: [stage] how many cells may be between their offload and their reload at once; less than
+// 1: none. Empty: any number.
+//
 // Takes the time of about n^2 tables for n cells of a worker at worst. Throws std::invalid_argument
-// as simulate() does, if OffloadCosts::bytes is empty, and for a `more_time` that is negative or
-// not finite.
+// as simulate() does, if OffloadCosts::bytes is empty, for a `more_time` that is negative or not
+// finite, and for a `most` that has not one number for each stage.
 //
 // Example:
 //   SimulateOptions costs;
@@ -30,7 +37,7 @@ Schedule without_offloads(const Schedule& schedule);
 //   Schedule low = with_offloads(Schedule::gpipe(2, 8), Routes::create(2), costs);
 //   simulate(low, costs).peak;
 Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
-                       double more_time = 0.0);
+                       double more_time = 0.0, const std::vector<int64_t>& most = {});
 
 }  // namespace gpipe
 

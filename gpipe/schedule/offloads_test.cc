@@ -22,6 +22,8 @@ namespace {
 using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Gt;
+using ::testing::Le;
 
 // Each cell holds 1, and each copy takes `copy`.
 SimulateOptions costs_with(double copy, StageCost cost = {}) {
@@ -97,29 +99,40 @@ TEST(Offloads, WorkersMayShareALink) {
             *std::max_element(own.peak.begin(), own.peak.end()));
 }
 
+// Any costs, in which each copy takes `copy` for a stage's part of the bytes.
+SimulateOptions any_costs(int64_t stages, double copy, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> any(0.1, 3.0);
+  SimulateOptions costs = costs_with(copy);
+  std::vector<StageCost> of_stages;
+  std::vector<double> after_forward, between_halves;
+  for (int64_t j = 0; j < stages; ++j) {
+    of_stages.push_back({any(random), any(random), any(random), any(random)});
+    after_forward.push_back(any(random));
+    between_halves.push_back(any(random));
+  }
+  costs.action = stage_costs(of_stages);
+  costs.offload.bytes = [=](const Action& action) {
+    const bool forward = action.kind == ActionKind::kForward;
+    return (forward ? after_forward : between_halves)[static_cast<size_t>(action.stage)];
+  };
+  return costs;
+}
+
+Schedule any_schedule(int k, std::mt19937_64& random) {
+  const int64_t stages = 1 + k % 4, micro_batches = 1 + k % 7;
+  if (k % 3 == 0) return Schedule::gpipe(stages, micro_batches);
+  if (k % 3 == 1) return zb_h2(stages, micro_batches);
+  return testing::random_schedule(stages, micro_batches, testing::MicroBatchOrder::kAny, random);
+}
+
 // Whatever the schedule and the costs, nothing waits, and the memory is not more.
 TEST(Offloads, NoActionWaits) {
   std::mt19937_64 random = testing::test_random();
   int lower = 0;
   for (int k = 0; k < 200; ++k) {
-    const int64_t stages = 1 + k % 4, micro_batches = 1 + k % 7;
-    const Schedule schedule =
-        k % 3 == 0   ? Schedule::gpipe(stages, micro_batches)
-        : k % 3 == 1 ? zb_h2(stages, micro_batches)
-                     : testing::random_schedule(stages, micro_batches,
-                                                testing::MicroBatchOrder::kAny, random);
-    std::uniform_real_distribution<double> any(0.1, 3.0);
-    SimulateOptions costs = costs_with(any(random));
-    std::vector<StageCost> of_stages;
-    std::vector<double> bytes;
-    for (int64_t j = 0; j < stages; ++j) {
-      of_stages.push_back({any(random), any(random), any(random), any(random)});
-      bytes.push_back(any(random));
-    }
-    costs.action = stage_costs(of_stages);
-    costs.offload.bytes = [&](const Action& action) {
-      return bytes[static_cast<size_t>(action.stage)];
-    };
+    const Schedule schedule = any_schedule(k, random);
+    SimulateOptions costs = any_costs(
+        schedule.stages(), std::uniform_real_distribution<double>(0.1, 3.0)(random), random);
     if (k % 5 == 0) costs.offload.link.assign(static_cast<size_t>(schedule.workers()), 0);
     const Schedule low = lowered(schedule, costs);
     SCOPED_TRACE(low.to_text());
@@ -134,6 +147,81 @@ TEST(Offloads, NoActionWaits) {
     lower += after.peak < before.peak;
   }
   EXPECT_GT(lower, 50);
+}
+
+// The schedule without the offload and the reload of this cell.
+Schedule without(const Schedule& schedule, const Action& cell) {
+  std::vector<std::vector<Action>> table = schedule.table();
+  for (std::vector<Action>& actions : table) {
+    actions.erase(std::remove_if(actions.begin(), actions.end(),
+                                 [&](const Action& action) {
+                                   return !computes(action.kind) && action.stage == cell.stage &&
+                                          action.micro_batch == cell.micro_batch;
+                                 }),
+                  actions.end());
+  }
+  return Schedule::create(schedule.stages(), schedule.micro_batches(), std::move(table));
+}
+
+TEST(Offloads, NoCellGoesInVain) {
+  std::mt19937_64 random = testing::test_random(2);
+  int went = 0;
+  for (int k = 0; k < 600; ++k) {
+    const Schedule schedule = any_schedule(k, random);
+    SimulateOptions costs = any_costs(
+        schedule.stages(), std::uniform_real_distribution<double>(0.05, 2.0)(random), random);
+    if (k % 5 == 0) costs.offload.link.assign(static_cast<size_t>(schedule.workers()), 0);
+    const Schedule low = lowered(schedule, costs, k % 2 == 0 ? 0.0 : 0.3);
+    const std::vector<double> peak = simulate(low, costs).peak;
+    for (int64_t worker = 0; worker < low.workers(); ++worker) {
+      for (const Action& action : low.actions(worker)) {
+        if (action.kind != ActionKind::kOffload) continue;
+        ++went;
+        const auto w = static_cast<size_t>(worker);
+        EXPECT_GT(simulate(without(low, action), costs).peak[w], peak[w] * (1 + 1e-9))
+            << action.to_text() << " of\n"
+            << low.to_text();
+      }
+    }
+  }
+  EXPECT_GT(went, 300);
+}
+
+// [stage] the most cells between their offload and their reload.
+std::vector<int64_t> away(const Schedule& schedule) {
+  std::vector<int64_t> most(static_cast<size_t>(schedule.stages())), now = most;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      const auto stage = static_cast<size_t>(action.stage);
+      if (action.kind == ActionKind::kOffload) most[stage] = std::max(most[stage], ++now[stage]);
+      if (action.kind == ActionKind::kReload) --now[stage];
+    }
+  }
+  return most;
+}
+
+TEST(Offloads, AsManyAreAwayAsMayBe) {
+  const SimulateOptions costs = costs_with(0.5);
+  const Schedule plain = Schedule::gpipe(2, 8);
+  const Routes routes = Routes::create(2);
+  const Schedule low = with_offloads(plain, routes, costs);
+  ASSERT_THAT(away(low), Each(Gt(3)));
+  EXPECT_EQ(with_offloads(plain, routes, costs, 0.0, away(low)), low);
+  EXPECT_EQ(with_offloads(plain, routes, costs, 0.0, {0, 0}), plain);
+  const Schedule some = with_offloads(plain, routes, costs, 0.0, {3, 2});
+  EXPECT_THAT(away(some), ElementsAre(3, 2));
+  const std::vector<double> peak = simulate(some, costs).peak;
+  EXPECT_LT(peak[0], peak[1]);
+  EXPECT_LT(peak[1], 8.0);
+  std::mt19937_64 random = testing::test_random(3);
+  for (int k = 0; k < 100; ++k) {
+    const Schedule schedule = any_schedule(k, random);
+    const SimulateOptions any = any_costs(schedule.stages(), 0.3, random);
+    const std::vector<int64_t> most(static_cast<size_t>(schedule.stages()), k % 4);
+    const Schedule limited =
+        with_offloads(schedule, Routes::create(schedule.stages()), any, 0.0, most);
+    EXPECT_THAT(away(limited), Each(Le(k % 4))) << limited.to_text();
+  }
 }
 
 // All tables of one worker that have offloads of these cells, from the given index on.
@@ -186,6 +274,8 @@ TEST(Offloads, WrongInputThrows) {
   EXPECT_THROW(with_offloads(schedule, routes, {}), std::invalid_argument);
   EXPECT_THROW(with_offloads(schedule, routes, costs_with(1.0), -0.1), std::invalid_argument);
   EXPECT_THROW(with_offloads(schedule, Routes::create(2), costs_with(1.0)), std::invalid_argument);
+  EXPECT_THROW(with_offloads(schedule, routes, costs_with(1.0), 0.0, {1, 1}),
+               std::invalid_argument);
   SimulateOptions costs = costs_with(1.0);
   costs.offload.to_host = 0.0;
   EXPECT_THROW(simulate(schedule, costs), std::invalid_argument);
