@@ -56,7 +56,8 @@ struct Settings {
   int64_t batch = 0;
   std::optional<int64_t> devices, threads, cores;
   std::string chunks, optimizer = "sgd", measure, profile;
-  std::optional<double> timeout, tflops, memory_gbps;
+  std::optional<double> timeout, tflops, memory_gbps, host_gbps, offload_percent;
+  std::optional<int64_t> devices_per_host_link, host_memory;
   ExplainOptions machine;
   PlanOptions options{1};
   std::optional<at::ScalarType> autocast;
@@ -65,7 +66,7 @@ struct Settings {
   bool measured() const { return !measure.empty(); }
 };
 
-int64_t parse_bytes(const std::string& text) {
+int64_t parse_size(const std::string& flag, const std::string& text) {
   static const std::map<std::string, double> kUnits = {
       {"", 1.0},       {"b", 1.0},  {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30},
       {"tib", 0x1p40}, {"kb", 1e3}, {"mb", 1e6},     {"gb", 1e9},     {"tb", 1e12}};
@@ -80,9 +81,15 @@ int64_t parse_bytes(const std::string& text) {
   // forgotten.
   const bool is_bare = unit.empty() && bytes < 0x1p20;
   if (!is_number || is_bare || !(bytes >= 1 && bytes <= 1e18)) {
-    throw command::wrong_value("memory", text, "give a size such as 22GiB or 500MiB");
+    throw command::wrong_value(flag, text, "give a size such as 22GiB or 500MiB");
   }
   return std::llround(bytes);
+}
+
+int64_t parse_bytes(const std::string& text) { return parse_size("memory", text); }
+
+int64_t parse_host_memory(const std::string& text) {
+  return text == "auto" ? 0 : parse_size("offload", text);
 }
 
 std::vector<int64_t> parse_stages(const std::string& text) {
@@ -132,6 +139,19 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace& f
   flags.add("bandwidth_gbps", settings.machine.bandwidth, 0, command::kMostReal,
             "Gigabits per second between two devices. Default: transfers take no time.");
   flags.add("latency_us", settings.machine.latency, 0, command::kMostReal, latency_help());
+  flags.add("host_gbps", settings.host_gbps, kLeast, command::kMostReal,
+            "Gigabytes a second between a device and the host, in each direction. With it, "
+            "activations may wait on the host where a faster choice fits then, or nothing without. "
+            "Default: none do.");
+  flags.add("devices_per_host_link", settings.devices_per_host_link, 1, kMostDevices,
+            "How many devices share a link of that speed: each gets an equal part. Default: 1.");
+  flags.parsed("offload", settings.host_memory, parse_host_memory,
+               "The most pinned memory of the host for each stage, such as 8GiB, or auto: as much "
+               "as pays. Default: auto.");
+  flags.add("offload_percent", settings.offload_percent, 0, command::kMostReal,
+            "Make the memory of the choice as low as offloads can, with a step that is at most so "
+            "many percent longer, and look for no faster choice that fits only with them. Default: "
+            "offloads are for what does not fit.");
   flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
   flags.add("deferred_batch_norm", options.deferred_batch_norm(), deferred_batch_norm_help());
   flags.add("output", settings.output,
@@ -152,6 +172,28 @@ void read_choices(Settings& settings) {
   settings.options.devices(*devices)
       .chunks(parse_counts("chunks", settings.chunks, settings.batch))
       .optimizer(parse_optimizer(settings.optimizer));
+}
+
+// Reads what offloads need to know.
+void read_host_link(Settings& settings) {
+  if (!settings.host_gbps) {
+    const std::string flag = settings.offload_percent         ? "offload_percent"
+                             : settings.devices_per_host_link ? "devices_per_host_link"
+                             : settings.host_memory           ? "offload"
+                                                              : "";
+    if (flag.empty()) return;
+    throw std::invalid_argument(
+        "--" + flag + ": offloads need to know the link to the host; give --host_gbps, too");
+  }
+  if (settings.measured()) {
+    throw std::invalid_argument(
+        "--host_gbps and --measure=cpu: the CPU's memory is the host's, so nothing can wait there; "
+        "leave one of them out");
+  }
+  const auto devices = static_cast<double>(settings.devices_per_host_link.value_or(1));
+  settings.machine.host_bandwidth = *settings.host_gbps * 1e9 / devices;
+  settings.options.host_memory(settings.host_memory.value_or(0));
+  if (settings.offload_percent) settings.options.least_memory(*settings.offload_percent / 100);
 }
 
 // Reads where the times come from: profiles, measurements or counted operations, of which only one
@@ -192,6 +234,7 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   machine.bandwidth = machine.bandwidth * 1e9 / 8;
   machine.latency *= 1e-6;
   machine.cores = settings.cores.value_or(0);
+  read_host_link(settings);
   if (measured) {
     const int64_t all = internal::default_cpu_threads();
     const int64_t share = std::max<int64_t>(all / options.devices(), 1);

@@ -35,6 +35,11 @@ expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwi
 expect_mistake "a file name is missing next to a comma" "${tiny[@]}" --devices=2 --profile=,
 expect_mistake "are the same file: give each its own" "${tiny[@]}" --devices=2 --output="$work/one" --json="$work/one"
 expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwidth_gbps=1e300
+expect_mistake "give --host_gbps, too" "${tiny[@]}" --devices=2 --offload_percent=5
+expect_mistake "--devices_per_host_link: offloads need" "${tiny[@]}" --devices=2 --devices_per_host_link=2
+expect_mistake "--offload: offloads need" "${tiny[@]}" --devices=2 --offload=8GiB
+expect_mistake "--offload=8: give a size such as" "${tiny[@]}" --devices=2 --host_gbps=20 --offload=8
+expect_mistake "nothing can wait there" "${tiny[@]}" --devices=2 --measure=cpu --host_gbps=20
 expect_mistake "tflops=0: give a number from 1e-09 to 1e+09" "${tiny[@]}" --devices=2 --tflops=0
 expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"
 
