@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "gpipe/distributed/wrong_usage.h"
 
 namespace examples {
 namespace {
@@ -94,6 +95,12 @@ std::string difference_of_ranks(const std::vector<std::string>& of_ranks) {
     }
   }
   return absl::StrJoin(lines, "\n");
+}
+
+void expect_same_flags(const gpipe::World& processes, const std::string& flags) {
+  const std::string difference =
+      difference_of_ranks(gpipe::distributed::settings_of_ranks(processes, flags));
+  if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
 }  // namespace examples

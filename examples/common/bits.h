@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/world.h"
+
 namespace examples {
 
 // A text that stands for the content of a file, like "5 bytes, CRC-32 3610a686". The file's path
@@ -36,6 +38,10 @@ std::string flags_of_saved(const BitsDifference& difference);
 // A text with a line for each flag, like "--seed must be the same on all ranks: rank 0 has 3, rank
 // 2 has 4", from the results of of_ranks on all ranks. Empty if all are the same.
 std::string difference_of_ranks(const std::vector<std::string>& of_ranks);
+
+// Throws std::invalid_argument with that text if `flags`, JSON as above, differ between the
+// processes, because the run would train wrongly without a message, or stop in the middle.
+void expect_same_flags(const gpipe::World& processes, const std::string& flags);
 
 }  // namespace examples
 

@@ -2,11 +2,9 @@
 
 #include <torch/cuda.h>
 
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "balance/commands/training_flags.h"
@@ -15,32 +13,10 @@
 #include "examples/distributed/layout.h"
 #include "gpipe/schedule/verify.h"
 
-ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(),
-          gpipe::balance::schedule_help());
-ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch, of all replicas together.");
-ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
-ABSL_FLAG(
-    std::optional<int64_t>, groups, std::nullopt,
-    "Groups of micro-batches, in which gradients are added up: with the same number, and the "
-    "same --chunks, any number of replicas gives the same bits. Default: as many as replicas; "
-    "without replicas, none.");
-ABSL_FLAG(bool, zero, false,
-          "Each replica keeps the optimizer's states of its share of the parameters (ZeRO, stage "
-          "1). The bits are the same.");
-ABSL_FLAG(gpipe::Checkpoint, checkpoint, gpipe::Checkpoint::kNever,
-          gpipe::balance::checkpoint_help());
-ABSL_FLAG(int64_t, threads, 0,
-          "Threads of a partition on the CPU. The same number gives the same bits. Default: 0, an "
-          "equal share.");
-ABSL_FLAG(std::string, devices, "",
-          "A device for each partition, such as cuda:0,cuda:1 or cpu,cpu. Default: every CUDA "
-          "device in order; without one, the CPU. Over processes: the one device of this process, "
-          "by default the CPU; cuda is the one with the process's number on its machine.");
 namespace examples {
 namespace {
 
 namespace command = gpipe::command;
-using command::in_range;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMost = int64_t{1} << 30;
@@ -76,13 +52,10 @@ void check_order_of_sums(const PipelineSettings& settings) {
       settings.schedule.name));
 }
 
-void read_replicas(PipelineSettings& settings, int64_t batch) {
-  settings.zero = absl::GetFlag(FLAGS_zero);
-  const int64_t replicas = in_range("replicas", absl::GetFlag(FLAGS_replicas), 1, kMost);
-  const auto groups = in_range("groups", absl::GetFlag(FLAGS_groups), 1, kMost);
-  settings.replicas = replicas;
+void check_replicas(PipelineSettings& settings, int64_t batch) {
+  const int64_t chunks = settings.chunks, replicas = settings.replicas;
+  const std::optional<int64_t> groups = settings.groups_given;
   settings.groups = groups.value_or(0);
-  const int64_t chunks = settings.chunks;
   if (chunks % replicas != 0) {
     throw command::wrong_value(
         "replicas", replicas,
@@ -119,14 +92,33 @@ void read_replicas(PipelineSettings& settings, int64_t batch) {
 
 }  // namespace
 
-void read_pipeline_flags(PipelineSettings& settings, int64_t batch) {
-  settings.schedule = absl::GetFlag(FLAGS_schedule);
-  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
+void add_pipeline_flags(PipelineSettings& settings, command::FlagSet& flags) {
+  flags.add("schedule", settings.schedule, gpipe::balance::schedule_help());
+  flags.add("chunks", settings.chunks, 1, kMost,
+            "Micro-batches of a mini-batch, of all replicas together.");
+  flags.add("replicas", settings.replicas, 1, kMost,
+            "Replicas of the pipeline, which share the processes.");
+  flags.add("groups", settings.groups_given, 1, kMost,
+            "Groups of micro-batches, in which gradients are added up: with the same number, and "
+            "the same --chunks, any number of replicas gives the same bits. Default: as many as "
+            "replicas; without replicas, none.");
+  flags.add("zero", settings.zero,
+            "Each replica keeps the optimizer's states of its share of the parameters (ZeRO, stage "
+            "1). The bits are the same.");
+  flags.add("checkpoint", settings.checkpoint, gpipe::balance::checkpoint_help());
+  flags.add("threads", settings.threads, 0, 1024,
+            "Threads of a partition on the CPU. The same number gives the same bits. Default: 0, "
+            "an equal share.");
+  flags.parsed("devices", settings.devices, parse_devices,
+               "A device for each partition, such as cuda:0,cuda:1 or cpu,cpu. Default: every CUDA "
+               "device in order; without one, the CPU. Over processes: the one device of this "
+               "process, by default the CPU; cuda is the one with the process's number on its "
+               "machine.");
+}
+
+void check_pipeline(PipelineSettings& settings, int64_t batch) {
   command::check_chunks(settings.chunks, batch);
-  read_replicas(settings, batch);
-  settings.checkpoint = absl::GetFlag(FLAGS_checkpoint);
-  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
-  settings.devices = parse_devices(absl::GetFlag(FLAGS_devices));
+  check_replicas(settings, batch);
 }
 
 Json pipeline_bits(const PipelineSettings& settings, int64_t threads) {

@@ -1,5 +1,5 @@
-// read_pipeline_flags, make_pipeline: make a pipeline as flags ask for it, over processes and
-// replicas.
+// add_pipeline_flags, check_pipeline, make_pipeline: make a pipeline as flags ask for it, over
+// processes and replicas.
 //
 // The flags are --schedule, --chunks, --replicas, --groups, --zero, --checkpoint, --threads and
 // --devices. The program itself decides where the model is cut.
@@ -11,9 +11,11 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "command/flags.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/pipeline_setup.h"
@@ -23,18 +25,22 @@
 namespace examples {
 
 struct PipelineSettings {
-  gpipe::ScheduleChoice schedule;
-  int64_t chunks = 0, threads = 0;
+  gpipe::ScheduleChoice schedule = gpipe::PipelineSetup().schedule;
+  int64_t chunks = 4, threads = 0;
   int64_t replicas = 1;
-  int64_t groups = 0;  // GPipeOptions'
+  std::optional<int64_t> groups_given;  // --groups
+  int64_t groups = 0;                   // GPipeOptions'
   bool zero = false;
-  gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kExceptLast;
+  gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kNever;
   std::vector<c10::Device> devices;
 };
 
-// `batch`: the rows of a mini-batch, the program's --batch. Throws std::invalid_argument, with the
-// flag and its value, for wrong values and for flags that do not go together.
-void read_pipeline_flags(PipelineSettings& settings, int64_t batch);
+// Adds the flags, whose defaults are the values of `settings`.
+void add_pipeline_flags(PipelineSettings& settings, gpipe::command::FlagSet& flags);
+
+// To be called when the flags are read. `batch`: the rows of a mini-batch, the program's --batch.
+// Throws std::invalid_argument, with the flag and its value, for flags that do not go together.
+void check_pipeline(PipelineSettings& settings, int64_t batch);
 
 // The flags on which a run's bits depend (examples/common/bits.h). `threads`: the threads of each
 // stage on the CPU; 0 if no stage is there.

@@ -3,13 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "command/flags.h"
 
 namespace examples {
 namespace {
@@ -20,17 +21,18 @@ using ::testing::ThrowsMessage;
 
 // The settings that these flags give, if all other flags have usual values.
 TrainingSettings read(const std::vector<std::pair<std::string, std::string>>& flags) {
-  const absl::FlagSaver saver;
-  set_training_defaults({/*learning_rate=*/2e-4, /*weight_decay=*/0.01, /*warm_up=*/20,
-                         /*validate_every=*/50, /*save_every=*/100});
-  for (const auto& [name, value] : flags) {
-    std::string error;
-    if (!absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) {
-      throw std::logic_error(error);
-    }
-  }
   TrainingSettings settings;
-  read_training_flags(settings);
+  settings.learning_rate = 2e-4;
+  settings.weight_decay = 0.01;
+  gpipe::command::FlagSet set;
+  add_training_flags(settings, set);
+  std::vector<std::string> words = {"program"};
+  for (const auto& [name, value] : flags) words.push_back(absl::StrCat("--", name, "=", value));
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  std::ostringstream out;
+  gpipe::command::read_flags(static_cast<int>(argv.size()), argv.data(), "", "", out, set);
+  check_training(settings);
   return settings;
 }
 

@@ -100,6 +100,7 @@ class Mistakes {
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<void()>& read,
                 const std::function<std::function<int()>(const gpipe::World& processes)>& prepare,
+                const gpipe::command::FlagSet& flags,
                 const std::function<std::function<int()>()>& alone) {
   Mistakes mistakes;
   const auto prepare_all = [&]() -> std::function<int()> {
@@ -120,7 +121,7 @@ int run_command(int argc, const char* const* argv, const std::string& usage,
     return work;
   };
   const int code = gpipe::command::run_command(
-      argc, argv, usage, prepare_all, {},
+      argc, argv, usage, prepare_all, flags,
       [&](const std::exception& error) { return mistakes.said_of(error); });
   mistakes.wait_until_said();
   return code;

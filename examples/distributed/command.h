@@ -5,13 +5,15 @@
 #include <functional>
 #include <string>
 
+#include "command/flags.h"
 #include "gpipe/world.h"
 
 namespace distributed {
 
 // Does what gpipe::command::run_command (command/run.h) does, in each of the processes that a
-// launcher has started, or in a single one. `read` makes settings of the flags. `prepare` finds
-// out, together with the other processes, what must be done, and returns that work.
+// launcher has started, or in a single one. `read` makes settings of the flags, or checks those
+// that `flags` has set. `prepare` finds out, together with the other processes, what must be done,
+// and returns that work.
 //
 // A std::invalid_argument or c10::ValueError from either means wrong usage. Then all processes end
 // with exit code 2, even those that have found nothing wrong, and only rank 0 says why. If not all
@@ -25,6 +27,7 @@ namespace distributed {
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<void()>& read,
                 const std::function<std::function<int()>(const gpipe::World& processes)>& prepare,
+                const gpipe::command::FlagSet& flags = {},
                 const std::function<std::function<int()>()>& alone = nullptr);
 
 }  // namespace distributed

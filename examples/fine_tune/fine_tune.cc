@@ -24,7 +24,6 @@
 #include "examples/common/packed_rows.h"
 #include "examples/common/pipeline_flags.h"
 #include "examples/common/token_loss.h"
-#include "examples/common/training_flags.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/fine_tune/average.h"
@@ -33,7 +32,6 @@
 #include "examples/fine_tune/tokenizer.h"
 #include "gpipe/distributed/any_rank.h"
 #include "gpipe/distributed/from_rank_0.h"
-#include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/optim/fused.h"
 #include "gpipe/saving/saving.h"
@@ -347,28 +345,21 @@ class Run {
   int64_t row_ = 0;  // the first row of the next mini-batch: the cursor of the data
 };
 
-// Refuses flags that differ between processes, because the run would train wrongly without a
-// message.
-void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
-  const std::string difference = examples::difference_of_ranks(
-      gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));
-  if (!difference.empty()) throw std::invalid_argument(difference);
-}
-
 }  // namespace
 }  // namespace fine_tune
 
 int main(int argc, char** argv) {
-  examples::set_training_defaults({/*learning_rate=*/2e-4, /*weight_decay=*/0.01, /*warm_up=*/20,
-                                   /*validate_every=*/50, /*save_every=*/100});
   std::signal(SIGUSR1, [](int) { fine_tune::was_told = 1; });
   const auto settings = std::make_shared<fine_tune::Settings>();
+  gpipe::command::FlagSet flags;
+  fine_tune::add_flags(*settings, flags);
   return distributed::run_command(
-      argc, argv, fine_tune::kUsage, [&] { fine_tune::read_flags(*settings); },
+      argc, argv, fine_tune::kUsage, [&] { fine_tune::settle(*settings); },
       [&](const gpipe::World& processes) -> std::function<int()> {
-        fine_tune::expect_same_flags(processes, *settings);
+        examples::expect_same_flags(processes, fine_tune::shared_flags(*settings));
         const auto run = std::make_shared<fine_tune::Run>(
             *settings, distributed::world_of_replicas(processes, settings->replicas));
         return [settings, run] { return run->run(); };
-      });
+      },
+      flags);
 }

@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
+#include "absl/flags/marshalling.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -19,56 +18,12 @@
 #include "gpipe/saving/saving.h"
 #include "models/hugging_face.h"
 
-ABSL_FLAG(std::string, model, "",
-          "The model's folder, with config.json and model.safetensors (or its pieces), as Python's "
-          "transformers writes it.");
-ABSL_FLAG(std::string, data, "", "The conversations to learn from, as prepare.py writes them.");
-ABSL_FLAG(std::string, validation, "",
-          "Conversations to measure with. Default: none, and no best checkpoint.");
-ABSL_FLAG(std::string, run, "",
-          "The folder for what the run writes: last (a checkpoint, from which the same command "
-          "goes on), best, and at the end adapter or model.");
-ABSL_FLAG(int64_t, length, 1024,
-          "Tokens of a row. Longer conversations are cut. The model's max_position_embeddings are "
-          "the most that it knows.");
-ABSL_FLAG(bool, packed, true,
-          "Whether a row has several conversations, if they fit, which do not see each other.");
-
-ABSL_FLAG(bool, lora, true, "Train low-rank adapters. With --nolora all parameters are trained.");
-ABSL_FLAG(std::string, targets, "all-linear",
-          "The layers that get adapters, such as q_proj,v_proj; all-linear: all but the head.");
-ABSL_FLAG(int64_t, rank, 16, "The adapters' rank.");
-ABSL_FLAG(double, alpha, 32, "What the adapters add is multiplied with alpha / rank.");
-ABSL_FLAG(double, lora_dropout, 0, "The probability that an adapter's input is left out.");
-ABSL_FLAG(bool, dora, false, "Train the lengths of the weights' rows, too (DoRA).");
-ABSL_FLAG(bool, merge, false,
-          "Write the whole model, with the adapters in its weights, to model; otherwise they are "
-          "written to adapter.");
-ABSL_FLAG(std::string, type, "float32",
-          "The type of the model's parameters: float32, or bfloat16, for a base that adapters "
-          "leave as it is.");
-ABSL_FLAG(double, average, 0,
-          "Also keep averages of what trains, which are validated and written: the share that an "
-          "average keeps in a step, such as 0.99. Default: 0, none.");
-ABSL_FLAG(int64_t, patience, 0,
-          "End after this many validations in a row that were not the best. Default: 0, never.");
-ABSL_FLAG(
-    bool, resume_anyway, false,
-    "Go on from --run's last checkpoint even with other flags than its own, and so with other "
-    "bits than the run that was stopped would have had.");
-
-ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
-          "Partitions of the pipeline. Default: one for each process of a replica.");
-ABSL_FLAG(std::string, balance, "", "Layers of each partition, such as 30,37. Default: even.");
-
 namespace fine_tune {
 namespace {
 
 namespace command = gpipe::command;
 namespace fs = std::filesystem;
 namespace models = gpipe::models;
-using command::at_least;
-using command::in_range;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMost = int64_t{1} << 30;
@@ -80,22 +35,29 @@ std::string needed_path(const char* flag, const std::string& value, const std::s
   return command::user_path(value);
 }
 
-// Refuses flags that would do nothing beside `chosen`, unless they have their default.
-void refuse_idle(const char* chosen, const std::vector<const char*>& names, const char* why) {
+// Refuses flags of adapters that have other values than by default, if there are no adapters.
+void refuse_idle(const Settings& settings) {
+  const Settings others;
   std::vector<std::string> given;
-  for (const char* const name : names) {
-    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
-    if (flag->CurrentValue() == flag->DefaultValue()) continue;
-    given.push_back(absl::StrCat("--", name, "=", flag->CurrentValue()));
-  }
+  const auto add = [&given](const char* name, const auto& value, const auto& otherwise) {
+    if (value == otherwise) return;
+    given.push_back(absl::StrCat("--", name, "=", absl::UnparseFlag(value)));
+  };
+  add("targets", absl::StrJoin(settings.lora->target_modules(), ","), "all-linear");
+  add("rank", settings.lora->rank(), others.lora->rank());
+  add("alpha", settings.lora->alpha(), others.lora->alpha());
+  add("lora_dropout", settings.lora->dropout(), others.lora->dropout());
+  add("dora", settings.lora->dora(), others.lora->dora());
+  add("merge", settings.merge, others.merge);
   if (given.empty()) return;
-  throw std::invalid_argument(absl::StrCat(absl::StrJoin(given, ", "), ": with ", chosen, " ", why,
-                                           "; leave ", given.size() == 1 ? "it" : "them",
-                                           " out, or ", chosen));
+  throw std::invalid_argument(
+      absl::StrCat(absl::StrJoin(given, ", "),
+                   ": with --nolora there are no adapters, and the whole model is written; leave ",
+                   given.size() == 1 ? "it" : "them", " out, or --nolora"));
 }
 
 void read_model(Settings& settings) {
-  settings.model = needed_path("model", absl::GetFlag(FLAGS_model), "the folder of a model");
+  settings.model = needed_path("model", settings.model, "the folder of a model");
   if (!fs::is_directory(settings.model)) {
     throw command::wrong_value("model", settings.model, "there is no such folder");
   }
@@ -111,36 +73,24 @@ void read_model(Settings& settings) {
   // LibTorch's own attention computes no soft cap, which Gemma 2 has.
   settings.options.packed(true).fused_attention(settings.options.block().attention_soft_cap() == 0);
   models::check(settings.options);
-  const std::string type = absl::GetFlag(FLAGS_type);
+  const std::string& type = settings.type_name;
   if (type != "float32" && type != "bfloat16") {
     throw command::wrong_value("type", type, "give float32 or bfloat16");
   }
   settings.type = type == "float32" ? c10::ScalarType::Float : c10::ScalarType::BFloat16;
-  if (absl::GetFlag(FLAGS_lora)) {
-    const std::vector<std::string> targets =
-        absl::StrSplit(absl::GetFlag(FLAGS_targets), ',', absl::SkipEmpty());
-    settings.lora =
-        models::LoraOptions(targets)
-            .rank(in_range("rank", absl::GetFlag(FLAGS_rank), 1, kMost))
-            .alpha(at_least("alpha", absl::GetFlag(FLAGS_alpha), 0))
-            .dropout(at_least("lora_dropout", absl::GetFlag(FLAGS_lora_dropout), 0, 0.99))
-            .dora(absl::GetFlag(FLAGS_dora));
-    if (settings.lora->alpha() == 0) {
-      throw command::wrong_value("alpha", 0, "adapters would add nothing; give a number above 0");
-    }
-    if (targets.empty()) {
-      throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
-    }
-  } else {
-    refuse_idle("--nolora", {"targets", "rank", "alpha", "lora_dropout", "dora", "merge"},
-                "there are no adapters, and the whole model is written");
+  if (!settings.has_adapters) {
+    refuse_idle(settings);
+    settings.lora.reset();
+  } else if (settings.lora->alpha() == 0) {
+    throw command::wrong_value("alpha", 0, "adapters would add nothing; give a number above 0");
+  } else if (settings.lora->target_modules().empty()) {
+    throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
   }
   if (!settings.lora && settings.type != c10::ScalarType::Float) {
     throw command::wrong_value("type", type,
                                "steps of --nolora would be lost in its rounding; give float32, and "
                                "--bfloat16 for products in bfloat16");
   }
-  settings.merge = absl::GetFlag(FLAGS_merge);
 }
 
 std::optional<Conversations> read_conversations(const char* flag, const std::string& value,
@@ -156,7 +106,6 @@ std::optional<Conversations> read_conversations(const char* flag, const std::str
 }
 
 void read_data(Settings& settings) {
-  settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
   if (settings.options.block().learned_positions() &&
       settings.length > settings.options.max_positions()) {
     throw command::wrong_value(
@@ -164,19 +113,15 @@ void read_data(Settings& settings) {
         absl::StrCat("the model has positions for ", settings.options.max_positions(),
                      " tokens; give at most as many"));
   }
-  settings.packed = absl::GetFlag(FLAGS_packed);
-  const std::string data = needed_path("data", absl::GetFlag(FLAGS_data), "what prepare.py wrote");
-  settings.training = read_conversations("data", data, settings);
-  const std::string validation = absl::GetFlag(FLAGS_validation);
-  if (!validation.empty()) {
-    settings.validation = read_conversations("validation", validation, settings);
+  settings.data = needed_path("data", settings.data, "what prepare.py wrote");
+  settings.training = read_conversations("data", settings.data, settings);
+  if (!settings.validation_data.empty()) {
+    settings.validation = read_conversations("validation", settings.validation_data, settings);
   }
 }
 
-void read_training(Settings& settings) {
-  examples::read_training_flags(settings);
-  settings.average = at_least("average", absl::GetFlag(FLAGS_average), 0, 0.999999);
-  settings.patience = in_range("patience", absl::GetFlag(FLAGS_patience), 0, kMost);
+void check_training(Settings& settings) {
+  examples::check_training(settings);
   if (settings.patience > 0 && !settings.validation) {
     throw std::invalid_argument("--patience counts validations: give --validation=FILE, too");
   }
@@ -184,10 +129,9 @@ void read_training(Settings& settings) {
 
 void read_cut(Settings& settings) {
   const int64_t layers = 2 * settings.options.num_layers() + 3;
-  const std::string balance = absl::GetFlag(FLAGS_balance);
-  settings.balance = command::parse_balance(balance);
-  command::check_balance_sum(settings.balance, layers, balance, "the model");
-  const auto stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, layers);
+  command::check_balance_sum(settings.balance, layers, absl::StrJoin(settings.balance, ","),
+                             "the model");
+  const auto stages = command::in_range("stages", settings.stages, 1, layers);
   if (!stages) return;
   if (!settings.balance.empty()) {
     throw command::wrong_value("stages", *stages,
@@ -197,7 +141,7 @@ void read_cut(Settings& settings) {
 }
 
 void read_run(Settings& settings) {
-  settings.run = needed_path("run", absl::GetFlag(FLAGS_run), "a folder for what the run writes");
+  settings.run = needed_path("run", settings.run, "a folder for what the run writes");
   command::check_writable_folder("--run", settings.run);
   for (const std::string& path : {settings.last(), settings.best()}) {
     try {
@@ -212,16 +156,66 @@ void read_run(Settings& settings) {
         "run", settings.run,
         absl::StrCat("the result would replace --model=", settings.model, "; give another folder"));
   }
-  settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
 }
 
 }  // namespace
 
-void read_flags(Settings& settings) {
+void add_flags(Settings& settings, command::FlagSet& flags) {
+  flags.add("model", settings.model,
+            "The model's folder, with config.json and model.safetensors (or its pieces), as "
+            "Python's transformers writes it.");
+  flags.add("data", settings.data, "The conversations to learn from, as prepare.py writes them.");
+  flags.add("validation", settings.validation_data,
+            "Conversations to measure with. Default: none, and no best checkpoint.");
+  flags.add("run", settings.run,
+            "The folder for what the run writes: last (a checkpoint, from which the same command "
+            "goes on), best, and at the end adapter or model.");
+  flags.add("length", settings.length, 2, kMost,
+            "Tokens of a row. Longer conversations are cut. The model's max_position_embeddings "
+            "are the most that it knows.");
+  flags.add("packed", settings.packed,
+            "Whether a row has several conversations, if they fit, which do not see each other.");
+  flags.add("lora", settings.has_adapters,
+            "Train low-rank adapters. With --nolora all parameters are trained.");
+  const auto names_of = [](const std::string& text) -> std::vector<std::string> {
+    return absl::StrSplit(text, ',', absl::SkipEmpty());
+  };
+  flags.parsed("targets", settings.lora->target_modules(), names_of,
+               "The layers that get adapters, such as q_proj,v_proj; all-linear: all but the head.",
+               "all-linear");
+  flags.add("rank", settings.lora->rank(), 1, kMost, "The adapters' rank.");
+  flags.add("alpha", settings.lora->alpha(), 0, command::kMostReal,
+            "What the adapters add is multiplied with alpha / rank.");
+  flags.add("lora_dropout", settings.lora->dropout(), 0, 0.99,
+            "The probability that an adapter's input is left out.");
+  flags.add("dora", settings.lora->dora(), "Train the lengths of the weights' rows, too (DoRA).");
+  flags.add("merge", settings.merge,
+            "Write the whole model, with the adapters in its weights, to model; otherwise they are "
+            "written to adapter.");
+  flags.add("type", settings.type_name,
+            "The type of the model's parameters: float32, or bfloat16, for a base that adapters "
+            "leave as it is.");
+  flags.add("average", settings.average, 0, 0.999999,
+            "Also keep averages of what trains, which are validated and written: the share that an "
+            "average keeps in a step, such as 0.99. Default: 0, none.");
+  flags.add("patience", settings.patience, 0, kMost,
+            "End after this many validations in a row that were not the best. Default: 0, never.");
+  flags.add("resume_anyway", settings.resume_anyway,
+            "Go on from --run's last checkpoint even with other flags than its own, and so with "
+            "other bits than the run that was stopped would have had.");
+  flags.add("stages", settings.stages,
+            "Partitions of the pipeline. Default: one for each process of a replica.");
+  flags.parsed("balance", settings.balance, command::parse_balance,
+               "Layers of each partition, such as 30,37. Default: even.");
+  examples::add_training_flags(settings, flags);
+  examples::add_pipeline_flags(settings, flags);
+}
+
+void settle(Settings& settings) {
   read_model(settings);
   read_data(settings);
-  read_training(settings);
-  examples::read_pipeline_flags(settings, settings.batch);
+  check_training(settings);
+  examples::check_pipeline(settings, settings.batch);
   read_cut(settings);
   read_run(settings);
 }

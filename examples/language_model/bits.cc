@@ -1,6 +1,12 @@
 #include "examples/language_model/bits.h"
 
+#include <iostream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "gpipe/saving/saving.h"
 
 namespace language_model {
 namespace {
@@ -44,13 +50,50 @@ std::string shared_flags(const Settings& settings) {
   flags["resilient"] = settings.resilient;
   flags["snapshot_every"] = settings.snapshot_every;
   flags["save_every"] = settings.save_every;
-  flags["sample"] = settings.sample;
-  flags["samples"] = settings.samples;
-  flags["cache"] = settings.cache;
-  flags["prompt"] = settings.prompt;
-  flags["temperature"] = settings.temperature;
+  flags["sample"] = settings.sampling.bytes;
+  flags["samples"] = settings.sampling.samples;
+  flags["cache"] = settings.sampling.cache;
+  flags["prompt"] = settings.sampling.prompt;
+  flags["temperature"] = settings.sampling.temperature;
   // A prompt may have bytes that are not UTF-8, which dump() would refuse, so they are replaced.
   return flags.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void check_resume(const Settings& settings, const std::string& bits, bool tells) {
+  if (settings.resume.empty()) return;
+  const auto warn = [&](const std::string& text) {
+    if (tells) std::cerr << "warning: " << settings.resume_as << ": " << text << std::endl;
+  };
+  const std::string saved = gpipe::read_progress(settings.resume).settings;
+  const Json json = Json::parse(saved, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("kept")) {
+    throw std::invalid_argument("--resume=" + settings.resume +
+                                ": a run with --resilient has saved it; give --resilient --save=" +
+                                settings.resume + ", which goes on from it");
+  }
+  if (saved.empty()) {
+    warn(
+        "it does not say with which flags it was trained; with others than these the run goes "
+        "on with other bits");
+    return;
+  }
+  const BitsDifference difference = compare_bits(saved, bits);
+  if (!difference.unknown.empty()) {
+    warn(
+        "another version of this program has saved it; if it did otherwise what these flags "
+        "say, the run goes on with other bits: --" +
+        absl::StrJoin(difference.unknown, ", --"));
+  }
+  if (difference.flags.empty()) return;
+  if (!settings.resume_anyway) {
+    throw std::invalid_argument(absl::StrFormat(
+        "%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
+        "give %s; or --resume_anyway to go on with what is given now",
+        settings.resume_as, to_text(difference), flags_of_saved(difference)));
+  }
+  if (!tells) return;
+  std::cout << "goes on with other bits than if it had not been stopped:\n"
+            << to_text(difference) << std::endl;
 }
 
 }  // namespace language_model

@@ -21,6 +21,12 @@ std::string bits_of(const Settings& settings, int64_t threads);
 // JSON with the flags that must be the same in all processes of a run: the flags of bits_of, and
 // those that decide which calls are made, and when. Without --threads if it is left to the machine.
 std::string shared_flags(const Settings& settings);
+
+// Compares a run of these `bits` with the checkpoint that --resume names, if any. Throws
+// std::invalid_argument if it would go on with other bits, unless --resume_anyway is given.
+// `tells`: whether this process writes what differs, or is not known, to the terminal.
+void check_resume(const Settings& settings, const std::string& bits, bool tells);
+
 using examples::BitsDifference;
 using examples::compare_bits;
 using examples::difference_of_ranks;

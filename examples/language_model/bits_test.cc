@@ -169,11 +169,11 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
       {[](Settings& settings) { settings.validate_every = 3; }, "--validate_every"},
       {[](Settings& settings) { settings.validation_rows = 3; }, "--validation_rows"},
       {[](Settings& settings) { settings.save_every = 3; }, "--save_every"},
-      {[](Settings& settings) { settings.sample = 3; }, "--sample"},
-      {[](Settings& settings) { settings.samples = 3; }, "--samples"},
-      {[](Settings& settings) { settings.cache = false; }, "--cache"},
-      {[](Settings& settings) { settings.prompt = "\xff"; }, "--prompt"},
-      {[](Settings& settings) { settings.temperature = 2; }, "--temperature"},
+      {[](Settings& settings) { settings.sampling.bytes = 3; }, "--sample"},
+      {[](Settings& settings) { settings.sampling.samples = 3; }, "--samples"},
+      {[](Settings& settings) { settings.sampling.cache = false; }, "--cache"},
+      {[](Settings& settings) { settings.sampling.prompt = "\xff"; }, "--prompt"},
+      {[](Settings& settings) { settings.sampling.temperature = 2; }, "--temperature"},
   };
   for (const auto& [change, flag] : changes) {
     EXPECT_THAT(difference_of_ranks({one, one, flags(change)}),

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -32,7 +31,6 @@
 #include "diagnose/diagnosis_text.h"
 #include "examples/common/modes.h"
 #include "examples/common/pipeline_flags.h"
-#include "examples/common/training_flags.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/language_model/bits.h"
@@ -41,10 +39,10 @@
 #include "examples/language_model/sample.h"
 #include "examples/language_model/settings.h"
 #include "examples/language_model/training.h"
-#include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/resilient/resilient_run.h"
 #include "gpipe/saving/saving.h"
+#include "gpipe/timing.h"
 #include "gpipe/zero_optimizer.h"
 #include "machine/cores.h"
 #include "models/transformer.h"
@@ -63,11 +61,6 @@ constexpr char kUsage[] =
     "Over several processes it runs as any pipeline (docs/guide/24-processes.md).\n\n"
     "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C, with the\n"
     "checkpoint written (--save) unless it ran over processes.";
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // The output for people. Only one process writes it.
 class Output {
@@ -171,16 +164,6 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
 
 using examples::KeepsGenerator;
 
-// The text without control characters, for a terminal. A model that has learned little writes
-// control characters.
-std::string printable(std::string text) {
-  for (char& letter : text) {
-    const auto byte = static_cast<unsigned char>(letter);
-    if ((byte < 0x20 && letter != '\n') || byte == 0x7f) letter = '?';
-  }
-  return text;
-}
-
 // The mean loss over all tokens of the validation.
 double validate(const Settings& settings, Network& network, const PackedRows& rows) {
   const int64_t all = std::min(settings.validation_rows, rows.validation_rows());
@@ -197,27 +180,14 @@ double validate(const Settings& settings, Network& network, const PackedRows& ro
 }
 
 std::vector<std::string> write(const Settings& settings, Network& network) {
-  SampleOptions options;
-  options.samples = settings.samples;
-  options.bytes = settings.sample;
-  options.prompt = settings.prompt;
-  options.temperature = settings.temperature;
+  SampleOptions options = settings.sampling;
   options.seed = settings.seed;
   options.length = settings.length;
-  options.cache = settings.cache;
   const KeepsGenerator keeps;
   network.train(false);
   std::vector<std::string> texts = write_samples(network, options);
   network.train(true);
   return texts;
-}
-
-// Refuses flags that differ between processes, because the run would train wrongly without a
-// message, or stop in the middle.
-void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
-  const std::string difference =
-      difference_of_ranks(gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));
-  if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
 class Run {
@@ -242,7 +212,7 @@ class Run {
   void prepare() {
     describe();
     build();
-    check_resume();
+    check_resume(settings_, bits_, out_.on());
   }
 
   // What a ResilientRun needs of `run`, which lives as long as these parts do.
@@ -367,45 +337,6 @@ class Run {
     bits_ = bits_of(settings_, on_cpu ? pipe_->cpu_threads_per_stage() : 0);
   }
 
-  void check_resume() const {
-    if (settings_.resume.empty()) return;
-    const std::string saved = gpipe::read_progress(settings_.resume).settings;
-    const Json json = Json::parse(saved, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("kept")) {
-      throw std::invalid_argument(
-          "--resume=" + settings_.resume +
-          ": a run with --resilient has saved it; give --resilient --save=" + settings_.resume +
-          ", which goes on from it");
-    }
-    if (saved.empty()) {
-      warn(
-          "it does not say with which flags it was trained; with others than these the run goes "
-          "on with other bits");
-      return;
-    }
-    const BitsDifference difference = compare_bits(saved, bits_);
-    if (!difference.unknown.empty()) {
-      warn(
-          "another version of this program has saved it; if it did otherwise what these flags "
-          "say, the run goes on with other bits: --" +
-          absl::StrJoin(difference.unknown, ", --"));
-    }
-    if (difference.flags.empty()) return;
-    if (!settings_.resume_anyway) {
-      throw std::invalid_argument(absl::StrFormat(
-          "%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
-          "give %s; or --resume_anyway to go on with what is given now",
-          settings_.resume_as, to_text(difference), flags_of_saved(difference)));
-    }
-    out_.line("goes on with other bits than if it had not been stopped:\n" + to_text(difference));
-  }
-
-  void warn(const std::string& text) const {
-    if (out_.on()) {
-      std::cerr << "warning: " << settings_.resume_as << ": " << text << std::endl;
-    }
-  }
-
   void resume() {
     if (settings_.resume.empty()) return;
     const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
@@ -483,7 +414,7 @@ class Run {
   // Makes the next step. Returns its loss.
   double train_step() {
     const LearningRate rate{settings_.learning_rate, settings_.warm_up, settings_.steps};
-    const auto begin = Clock::now();
+    const double begin = gpipe::steady_seconds();
     const Batch batch = rows_.training(row_, rows_of_batch());
     network_->module().zero_grad();
     const double loss = network_->step(batch);
@@ -492,7 +423,7 @@ class Run {
     row_ += batch.ids.size(0);
     ++step_;
     validation_.reset();
-    part_.add(loss, batch.tokens, seconds_since(begin));
+    part_.add(loss, batch.tokens, gpipe::steady_seconds() - begin);
     if (settings_.every_loss) out_.line(absl::StrFormat("step %d loss %.17g", step_, loss));
     return loss;
   }
@@ -526,25 +457,6 @@ class Run {
     }
   }
 
-  // The steps of training since the last line of output.
-  struct Part {
-    int64_t steps = 0, tokens = 0;
-    double losses = 0;
-    // The time in this process, which may not have made all of the steps.
-    int64_t timed_tokens = 0;
-    double seconds = 0;
-
-    void add(double loss, int64_t batch_tokens, double took) {
-      ++steps;
-      tokens += batch_tokens;
-      losses += loss;
-      timed_tokens += batch_tokens;
-      seconds += took;
-    }
-    double loss() const { return losses / static_cast<double>(steps); }
-    double tokens_a_second() const { return static_cast<double>(timed_tokens) / seconds; }
-  };
-
   void tell(const Part& part) {
     out_.line(absl::StrFormat(
         "step %5d: loss %.4f, validation %.4f (perplexity %.3f), %.0f tokens/s", step_, part.loss(),
@@ -575,14 +487,15 @@ class Run {
       json_["validation_loss"] = *validation_;
       json_["perplexity"] = std::exp(*validation_);
     }
-    if (settings_.sample > 0 && !interrupted()) {
-      const auto begin = Clock::now();
+    if (settings_.sampling.bytes > 0 && !interrupted()) {
+      const double begin = gpipe::steady_seconds();
       const std::vector<std::string> samples = write(settings_, *network_);
-      const double seconds = seconds_since(begin);
+      const double seconds = gpipe::steady_seconds() - begin;
       for (const std::string& sample : samples) out_.line("\n" + printable(sample));
       out_.line(absl::StrFormat(
-          "\n%d bytes in %.2f s, %.0f bytes/s", settings_.sample * settings_.samples, seconds,
-          static_cast<double>(settings_.sample * settings_.samples) / seconds));
+          "\n%d bytes in %.2f s, %.0f bytes/s",
+          settings_.sampling.bytes * settings_.sampling.samples, seconds,
+          static_cast<double>(settings_.sampling.bytes * settings_.sampling.samples) / seconds));
       json_["samples"] = samples;
       json_["sample_seconds"] = seconds;
     }
@@ -645,7 +558,7 @@ int run_resiliently(const Settings& settings) {
   std::weak_ptr<Run> now;  // the parts of the ResilientRun own it, and end with each world
   resilient.run(
       [&](const gpipe::World& processes) {
-        expect_same_flags(processes, settings);
+        examples::expect_same_flags(processes, shared_flags(settings));
         const gpipe::World world = gpipe::as_replicas(processes, settings.replicas);
         if (world.replicas() != settings.replicas && world.rank() == 0) {
           std::cerr << absl::StrCat("language_model: --replicas=", settings.replicas, ", but ",
@@ -666,18 +579,19 @@ int run_resiliently(const Settings& settings) {
 }  // namespace language_model
 
 int main(int argc, char** argv) {
-  examples::set_training_defaults({/*learning_rate=*/3e-3, /*weight_decay=*/0.1, /*warm_up=*/50,
-                                   /*validate_every=*/100, /*save_every=*/0});
   const auto settings = std::make_shared<language_model::Settings>();
+  gpipe::command::FlagSet flags;
+  language_model::add_flags(*settings, flags);
   return distributed::run_command(
-      argc, argv, language_model::kUsage, [&] { language_model::read_flags(*settings); },
+      argc, argv, language_model::kUsage, [&] { language_model::settle(*settings); },
       [&](const gpipe::World& processes) -> std::function<int()> {
-        language_model::expect_same_flags(processes, *settings);
+        examples::expect_same_flags(processes, language_model::shared_flags(*settings));
         const auto run = std::make_shared<language_model::Run>(
             *settings, distributed::world_of_replicas(processes, settings->replicas));
         run->prepare();
         return [settings, run] { return run->run(); };
       },
+      flags,
       [&]() -> std::function<int()> {
         if (!settings->resilient) return nullptr;
         return [settings] { return language_model::run_resiliently(*settings); };

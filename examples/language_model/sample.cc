@@ -137,4 +137,12 @@ std::vector<std::string> write_samples(Network& network, const SampleOptions& op
   return texts;
 }
 
+std::string printable(std::string text) {
+  for (char& letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if ((byte < 0x20 && letter != '\n') || byte == 0x7f) letter = '?';
+  }
+  return text;
+}
+
 }  // namespace language_model

@@ -30,6 +30,10 @@ struct SampleOptions {
 // All processes must call it, and get the same texts.
 std::vector<std::string> write_samples(Network& network, const SampleOptions& options);
 
+// The text without control characters, for a terminal. A model that has learned little writes
+// control characters.
+std::string printable(std::string text);
+
 }  // namespace language_model
 
 #endif  // LANGUAGE_MODEL_SAMPLE_H_

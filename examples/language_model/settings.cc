@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "command/balance_flag.h"
 #include "command/files.h"
@@ -15,97 +14,16 @@
 #include "gpipe/saving/saving.h"
 #include "gpipe/world.h"
 
-ABSL_FLAG(std::string, text, "",
-          "The file to learn from, byte by byte. Default: the King James Bible of Debian's package "
-          "bible-kjv-text.");
-ABSL_FLAG(std::string, documents, "lines",
-          "The parts of the text that are learned from their own beginning: lines (each line), "
-          "paragraphs (separated by empty lines). Every 20th is for the validation.");
-ABSL_FLAG(int64_t, length, 256, "Tokens of a row. Longer documents are cut into pieces.");
-ABSL_FLAG(bool, packed, true,
-          "Whether a row has several documents, if they fit, which do not see each other. With "
-          "--nopacked it has one, and more padding.");
-
-ABSL_FLAG(std::string, model, "llama", "The kind of the network: llama, gpt2.");
-ABSL_FLAG(int64_t, blocks, 4, "Blocks of the network, each an attention layer and an MLP.");
-ABSL_FLAG(int64_t, width, 128, "Numbers in the vector of a token.");
-ABSL_FLAG(int64_t, heads, 4, "Heads of attention.");
-ABSL_FLAG(double, dropout, 0, "The probability with which a value that a layer adds is left out.");
-
-ABSL_FLAG(
-    bool, tied, false,
-    "Whether the head multiplies with the matrix of the embedding, as the head of GPT-2 does: "
-    "a parameter that the first and the last partition share.");
-
-ABSL_FLAG(
-    bool, short_last, false,
-    "Whether the last mini-batch of an epoch has only the rows that are left. Otherwise it is "
-    "filled from the next epoch.");
-ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
-ABSL_FLAG(bool, every_loss, false,
-          "Print the loss of each step, with all its digits, to compare runs.");
-
-ABSL_FLAG(
-    std::optional<int64_t>, stages, std::nullopt,
-    "Partitions of the pipeline. Default: as many as --balance has; otherwise 2, or one for each "
-    "process of a replica.");
-ABSL_FLAG(
-    std::string, balance, "even",
-    "Layers of each partition, such as 5,6; even: the same number for each; time: by measured "
-    "times of the layers; best: the cut with the shortest predicted step.");
-ABSL_FLAG(bool, plain, false,
-          "The same network without a pipeline, on the CPU with all threads, to compare.");
-ABSL_FLAG(bool, explain, false,
-          "Before training, say where the time of a step goes, and what would make it faster.");
-
-ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written at the end.");
-ABSL_FLAG(std::string, resume, "",
-          "Go on from the checkpoint in this folder, with the flags that were given then. Stages, "
-          "schedule, replicas, processes, --checkpoint and devices may change.");
-ABSL_FLAG(
-    bool, resume_saved, false,
-    "Go on from the checkpoint in --save, if there is one already, whatever --resume says: for "
-    "launchers that start a run again when a process was lost.");
-ABSL_FLAG(
-    bool, resume_anyway, false,
-    "With --resume: go on even with other flags than those of the checkpoint, and so with other "
-    "bits than the run that was stopped would have had.");
-ABSL_FLAG(
-    bool, resilient, false,
-    "Go on when processes die, from the memory of the others, or from the checkpoint in --save: "
-    "under launch --restarts=N, which starts them again.");
-ABSL_FLAG(
-    int64_t, snapshot_every, 10,
-    "With --resilient: steps between two copies of the state in the memory of two processes.");
-ABSL_FLAG(std::string, phases, "",
-          "With --resilient: a folder, in which each process keeps a file, named by the number of "
-          "the process, with what it is doing: for tests that kill it.");
-ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
-
-ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
-ABSL_FLAG(int64_t, samples, 1,
-          "How many samples, written at the same time; with a pipeline at most --chunks.");
-ABSL_FLAG(bool, cache, true,
-          "Whether samples keep keys and values of earlier bytes. Otherwise each byte takes a "
-          "forward over all bytes before it.");
-ABSL_FLAG(std::string, prompt, "", "The text with which the samples begin.");
-ABSL_FLAG(double, temperature, 0.8,
-          "How even the probabilities of the sample's bytes are: 1 as learned, 0 the most probable "
-          "one.");
-
 namespace language_model {
 namespace {
 
 namespace command = gpipe::command;
 namespace models = gpipe::models;
-using command::at_least;
-using command::in_range;
-
 constexpr int64_t kMost = int64_t{1} << 30;
 constexpr size_t kHeldOut = 20;  // one of 20 documents is for validation
 
 void read_text(Settings& settings, command::FileFlags& files) {
-  settings.path = command::user_path(absl::GetFlag(FLAGS_text));
+  settings.path = command::user_path(settings.path);
   if (settings.path.empty()) {
     settings.path = kBibleData;
     if (!std::filesystem::exists(settings.path)) {
@@ -121,7 +39,6 @@ void read_text(Settings& settings, command::FileFlags& files) {
     throw std::invalid_argument(settings.path + ": " + error.what());
   }
 
-  settings.documents_are = absl::GetFlag(FLAGS_documents);
   const std::string& documents = settings.documents_are;
   if (documents != "lines" && documents != "paragraphs") {
     throw command::wrong_value("documents", documents, "give lines or paragraphs");
@@ -134,8 +51,6 @@ void read_text(Settings& settings, command::FileFlags& files) {
         "text",
         settings.path, settings.documents.size(), documents, kHeldOut));
   }
-  settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
-  settings.packed = absl::GetFlag(FLAGS_packed);
   std::vector<std::string_view> held_out, others;
   for (size_t k = 0; k < settings.documents.size(); ++k) {
     (k % kHeldOut == kHeldOut - 1 ? held_out : others).push_back(settings.documents[k]);
@@ -146,43 +61,30 @@ void read_text(Settings& settings, command::FileFlags& files) {
 }
 
 void read_model(Settings& settings) {
-  settings.model_name = absl::GetFlag(FLAGS_model);
   const std::string& kind = settings.model_name;
   if (kind != "llama" && kind != "gpt2") {
     throw command::wrong_value("model", kind, "give llama or gpt2");
   }
-  const int64_t width = in_range("width", absl::GetFlag(FLAGS_width), 1, 1 << 20);
   settings.model =
       kind == "llama" ? models::TransformerKind::kLlama : models::TransformerKind::kGPT2;
   settings.model.vocab_size(kVocabulary)
       .max_positions(settings.length)
-      .num_layers(in_range("blocks", absl::GetFlag(FLAGS_blocks), 1, 1024))
-      .hidden_size(width)
-      .num_heads(in_range("heads", absl::GetFlag(FLAGS_heads), 1, 4096))
-      .residual_dropout(at_least("dropout", absl::GetFlag(FLAGS_dropout), 0, 0.99))
-      .tied(absl::GetFlag(FLAGS_tied))
+      .num_layers(settings.blocks)
+      .hidden_size(settings.width)
+      .num_heads(settings.heads)
+      .residual_dropout(settings.dropout)
+      .tied(settings.tied)
       .packed(true)
       .fused_attention(true);
   // Llama's MLP has three matrices, GPT-2's has two, so Llama's are narrower: 8/3 of the width
   // instead of 4.
-  if (kind == "llama") settings.model.intermediate_size(std::max<int64_t>(width * 8 / 3, 1));
+  if (kind == "llama")
+    settings.model.intermediate_size(std::max<int64_t>(settings.width * 8 / 3, 1));
   models::check(settings.model);
 }
 
-void read_training(Settings& settings) {
-  examples::read_training_flags(settings);
-  settings.every_loss = absl::GetFlag(FLAGS_every_loss);
-  settings.short_last = absl::GetFlag(FLAGS_short_last);
-  settings.validation_rows = in_range("validation_rows", absl::GetFlag(FLAGS_validation_rows), 1);
-  settings.sample = in_range("sample", absl::GetFlag(FLAGS_sample), 0, kMost);
-  settings.samples = in_range("samples", absl::GetFlag(FLAGS_samples), 1, kMost);
-  settings.cache = absl::GetFlag(FLAGS_cache);
-  settings.prompt = absl::GetFlag(FLAGS_prompt);
-  settings.temperature = at_least("temperature", absl::GetFlag(FLAGS_temperature), 0);
-}
-
 void check_layers(const Settings& settings, const std::string& balance) {
-  const int64_t blocks = settings.model.num_layers(), layers = 2 * blocks + 3;
+  const int64_t blocks = settings.blocks, layers = 2 * blocks + 3;
   gpipe::command::check_balance_sum(settings.balance, layers, balance,
                                     absl::StrFormat("with --blocks=%d the network", blocks));
   if (settings.stages.value_or(1) > layers) {
@@ -193,12 +95,9 @@ void check_layers(const Settings& settings, const std::string& balance) {
 }
 
 void read_pipeline(Settings& settings) {
-  settings.plain = absl::GetFlag(FLAGS_plain);
-  settings.stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, kMost);
-  const std::string balance = absl::GetFlag(FLAGS_balance);
-  if (balance == "even" || balance == "time" || balance == "best") {
-    settings.cut = balance;
-  } else {
+  const std::string balance = settings.cut;
+  if (balance != "even" && balance != "time" && balance != "best") {
+    settings.cut.clear();
     settings.balance = command::parse_balance(balance);
     if (settings.balance.empty()) {
       throw command::wrong_value("balance", "", "give numbers such as 5,6, or even, time or best");
@@ -211,9 +110,8 @@ void read_pipeline(Settings& settings) {
     settings.stages = partitions;
   }
   check_layers(settings, balance);
-  examples::read_pipeline_flags(settings, settings.batch);
+  examples::check_pipeline(settings, settings.batch);
   if (settings.stages) (void)settings.schedule.placement(*settings.stages);
-  settings.explain = absl::GetFlag(FLAGS_explain);
 }
 
 // Refuses a path now that save_checkpoint would refuse only at the end of the training.
@@ -228,8 +126,8 @@ void check_save(const std::string& path) {
 // Reads the flags that name files. Makes the parent of the checkpoint's folder if it does not
 // exist.
 void read_files(Settings& settings, command::FileFlags& files) {
-  settings.save = command::user_path(absl::GetFlag(FLAGS_save));
-  settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
+  settings.save = command::user_path(settings.save);
+  settings.resume = command::user_path(settings.resume);
   if (settings.save_every > 0 && settings.save.empty()) {
     throw std::invalid_argument("--save_every: say where, with --save=FOLDER");
   }
@@ -247,7 +145,7 @@ void read_files(Settings& settings, command::FileFlags& files) {
                                "there is no checkpoint in it: no progress.safetensors");
   }
   settings.resume_as = "--resume=" + settings.resume;
-  if (absl::GetFlag(FLAGS_resume_saved)) {
+  if (settings.resume_saved) {
     if (settings.save.empty()) {
       throw std::invalid_argument("--resume_saved: say where, with --save=FOLDER");
     }
@@ -256,24 +154,23 @@ void read_files(Settings& settings, command::FileFlags& files) {
       settings.resume_as = "--resume_saved, --save=" + settings.save;
     }
   }
-  settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
-  if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {
+  if (settings.resume_anyway && settings.resume.empty() && !settings.resume_saved) {
     throw std::invalid_argument("--resume_anyway: say from where, with --resume=FOLDER");
   }
-  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
+  settings.json = files.output("json", settings.json);
 }
 
 void check_samples(const Settings& settings) {
-  if (settings.plain || settings.samples <= settings.chunks / settings.replicas) return;
+  if (settings.plain || settings.sampling.samples <= settings.chunks / settings.replicas) return;
   if (settings.replicas == 1) {
     throw command::wrong_value(
-        "samples", settings.samples,
+        "samples", settings.sampling.samples,
         absl::StrFormat(
             "each is a micro-batch of its own; give at most --chunks=%d, or more chunks",
             settings.chunks));
   }
   throw command::wrong_value(
-      "samples", settings.samples,
+      "samples", settings.sampling.samples,
       absl::StrFormat("each is a micro-batch of its own, in the first of --replicas=%d, which has "
                       "%d of --chunks=%d; give at most so many samples, or more chunks",
                       settings.replicas, settings.chunks / settings.replicas, settings.chunks));
@@ -293,10 +190,7 @@ void check_plain(const Settings& settings) {
 
 // Another number of processes must not change the bits, nor must what is not repeated.
 void read_resilient(Settings& settings) {
-  settings.resilient = absl::GetFlag(FLAGS_resilient);
-  settings.snapshot_every =
-      in_range("snapshot_every", absl::GetFlag(FLAGS_snapshot_every), 1, kMost);
-  settings.phases = command::user_path(absl::GetFlag(FLAGS_phases));
+  settings.phases = command::user_path(settings.phases);
   if (!settings.phases.empty()) command::check_writable_folder("--phases", settings.phases);
   if (!settings.resilient) {
     if (!settings.phases.empty()) {
@@ -328,11 +222,84 @@ void read_resilient(Settings& settings) {
 
 }  // namespace
 
-void read_flags(Settings& settings) {
+void add_flags(Settings& settings, command::FlagSet& flags) {
+  examples::add_training_flags(settings, flags);
+  examples::add_pipeline_flags(settings, flags);
+  flags.add("text", settings.path,
+            "The file to learn from, byte by byte. Default: the King James Bible of Debian's "
+            "package bible-kjv-text.");
+  flags.add("documents", settings.documents_are,
+            "The parts of the text that are learned from their own beginning: lines (each line), "
+            "paragraphs (separated by empty lines). Every 20th is for the validation.");
+  flags.add("length", settings.length, 2, kMost,
+            "Tokens of a row. Longer documents are cut into pieces.");
+  flags.add("packed", settings.packed,
+            "Whether a row has several documents, if they fit, which do not see each other. With "
+            "--nopacked it has one, and more padding.");
+  flags.add("model", settings.model_name, "The kind of the network: llama, gpt2.");
+  flags.add("blocks", settings.blocks, 1, 1024,
+            "Blocks of the network, each an attention layer and an MLP.");
+  flags.add("width", settings.width, 1, 1 << 20, "Numbers in the vector of a token.");
+  flags.add("heads", settings.heads, 1, 4096, "Heads of attention.");
+  flags.add("dropout", settings.dropout, 0, 0.99,
+            "The probability with which a value that a layer adds is left out.");
+  flags.add("tied", settings.tied,
+            "Whether the head multiplies with the matrix of the embedding, as the head of GPT-2 "
+            "does: a parameter that the first and the last partition share.");
+  flags.add("short_last", settings.short_last,
+            "Whether the last mini-batch of an epoch has only the rows that are left. Otherwise it "
+            "is filled from the next epoch.");
+  flags.add("validation_rows", settings.validation_rows, 1, command::kNoMost,
+            "The most rows of a validation.");
+  flags.add("every_loss", settings.every_loss,
+            "Print the loss of each step, with all its digits, to compare runs.");
+  flags.add("stages", settings.stages, 1, kMost,
+            "Partitions of the pipeline. Default: as many as --balance has; otherwise 2, or one "
+            "for each process of a replica.");
+  flags.add("balance", settings.cut,
+            "Layers of each partition, such as 5,6; even: the same number for each; time: by "
+            "measured times of the layers; best: the cut with the shortest predicted step.");
+  flags.add("plain", settings.plain,
+            "The same network without a pipeline, on the CPU with all threads, to compare.");
+  flags.add("explain", settings.explain,
+            "Before training, say where the time of a step goes, and what would make it faster.");
+  flags.add("sample", settings.sampling.bytes, 0, kMost, "Bytes that the model writes at the end.");
+  flags.add("samples", settings.sampling.samples, 1, kMost,
+            "How many samples, written at the same time; with a pipeline at most --chunks.");
+  flags.add("cache", settings.sampling.cache,
+            "Whether samples keep keys and values of earlier bytes. Otherwise each byte takes a "
+            "forward over all bytes before it.");
+  flags.add("prompt", settings.sampling.prompt, "The text with which the samples begin.");
+  flags.add("temperature", settings.sampling.temperature, 0, command::kMostReal,
+            "How even the probabilities of the sample's bytes are: 1 as learned, 0 the most "
+            "probable one.");
+  flags.add("save", settings.save, "The folder of the checkpoint, which is written at the end.");
+  flags.add("resume", settings.resume,
+            "Go on from the checkpoint in this folder, with the flags that were given then. "
+            "Stages, schedule, replicas, processes, --checkpoint and devices may change.");
+  flags.add("resume_saved", settings.resume_saved,
+            "Go on from the checkpoint in --save, if there is one already, whatever --resume says: "
+            "for launchers that start a run again when a process was lost.");
+  flags.add("resume_anyway", settings.resume_anyway,
+            "With --resume: go on even with other flags than those of the checkpoint, and so with "
+            "other bits than the run that was stopped would have had.");
+  flags.add("resilient", settings.resilient,
+            "Go on when processes die, from the memory of the others, or from the checkpoint in "
+            "--save: under launch --restarts=N, which starts them again.");
+  flags.add("snapshot_every", settings.snapshot_every, 1, kMost,
+            "With --resilient: steps between two copies of the state in the memory of two "
+            "processes.");
+  flags.add("phases", settings.phases,
+            "With --resilient: a folder, in which each process keeps a file, named by the number "
+            "of the process, with what it is doing: for tests that kill it.");
+  flags.add("json", settings.json, "Write settings and results as JSON to this file too.");
+}
+
+void settle(Settings& settings) {
   command::FileFlags files;
   read_text(settings, files);
   read_model(settings);
-  read_training(settings);
+  examples::check_training(settings);
   read_pipeline(settings);
   read_files(settings, files);
   check_samples(settings);

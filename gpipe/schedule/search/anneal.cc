@@ -160,33 +160,19 @@ bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& o
   for (const int32_t stage : workload.stages_of[w]) counts[static_cast<size_t>(stage)] = {0, 0, 0};
   double memory = 0.0;
   for (const Token each : order) {
-    const auto stage = static_cast<size_t>(stage_of(each));
-    auto& [forwards, firsts, seconds] = counts[stage];
-    switch (kind_of(each)) {
-      case ActionKind::kForward:
-        ++forwards;
-        memory += workload.held[stage];
-        break;
-      case ActionKind::kBackward:
-        if (firsts != seconds || firsts == forwards) return false;
-        ++firsts;
-        ++seconds;
-        memory -= workload.held[stage];
-        break;
-      case ActionKind::kInputGradient:
-        if (firsts == forwards) return false;
-        ++firsts;
-        memory += workload.waiting[stage] - workload.held[stage];
-        break;
-      case ActionKind::kWeightGradient:
-        if (seconds == firsts) return false;
-        ++seconds;
-        memory -= workload.waiting[stage];
-        break;
-      case ActionKind::kOffload:
-      case ActionKind::kReload:
-        break;  // never in an order: see offloads.h
+    const ActionKind kind = kind_of(each);
+    auto& [forwards, firsts, seconds] = counts[static_cast<size_t>(stage_of(each))];
+    if (kind == ActionKind::kForward) {
+      ++forwards;
+    } else if (kind == ActionKind::kWeightGradient) {
+      if (seconds == firsts) return false;
+      ++seconds;
+    } else {
+      if (firsts == forwards) return false;
+      if (kind == ActionKind::kBackward && firsts != seconds++) return false;
+      ++firsts;
     }
+    memory += memory_change(workload, each);
     if (memory > limit) return false;
   }
   return true;

@@ -158,24 +158,7 @@ double peak_memory(const Workload& workload, const WorkerOrder& order) {
   double memory = 0.0;
   double peak = 0.0;
   for (const Token each : order) {
-    const auto stage = static_cast<size_t>(stage_of(each));
-    switch (kind_of(each)) {
-      case ActionKind::kForward:
-        memory += workload.held[stage];
-        break;
-      case ActionKind::kBackward:
-        memory -= workload.held[stage];
-        break;
-      case ActionKind::kInputGradient:
-        memory += workload.waiting[stage] - workload.held[stage];
-        break;
-      case ActionKind::kWeightGradient:
-        memory -= workload.waiting[stage];
-        break;
-      case ActionKind::kOffload:
-      case ActionKind::kReload:
-        break;  // never in an order: see offloads.h
-    }
+    memory += memory_change(workload, each);
     peak = std::max(peak, memory);
   }
   return peak;

@@ -91,6 +91,24 @@ Order one_at_a_time(const Workload& workload);
 // action in Timing::run().
 constexpr int64_t look_work(size_t tokens) { return static_cast<int64_t>(tokens / 4 + 1); }
 
+// By how much an action changes the memory that its worker holds.
+inline double memory_change(const Workload& workload, Token token) {
+  const auto stage = static_cast<size_t>(stage_of(token));
+  switch (kind_of(token)) {
+    case ActionKind::kForward:
+      return workload.held[stage];
+    case ActionKind::kBackward:
+      return -workload.held[stage];
+    case ActionKind::kInputGradient:
+      return workload.waiting[stage] - workload.held[stage];
+    case ActionKind::kWeightGradient:
+      return -workload.waiting[stage];
+    case ActionKind::kOffload:
+    case ActionKind::kReload:
+      break;  // never in an order: see offloads.h
+  }
+  return 0.0;
+}
 // How much memory the worker needs at most.
 double peak_memory(const Workload& workload, const WorkerOrder& order);
 
