@@ -41,7 +41,7 @@ balance/memory/param_scale balance/costs/first_rows gpipe/schedule/simulate gpip
 gpipe/schedule/search/search gpipe/cut_sizes gpipe/batch_size balance/choose/training
 gpipe/internal/layer_runs/layer_runs balance/choose/plan_problem balance/choose/plan_derivation
 balance/choose/order_search balance/choose/plan_alternatives balance/cut/move_cuts
-balance/cut/pieces balance/choose/corrected_limits
+balance/cut/pieces balance/choose/corrected_limits balance/choose/plan_offloads
 """
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
