@@ -623,6 +623,11 @@ Rows models() {
   chosen("stages_per_device", [](auto* options, int64_t v) { options->stages_per_device({v}); });
   chosen("shared_inputs", [](auto* options, int64_t v) { options->shared_inputs({v}); });
   chosen("cpu_threads", [](auto* options, int64_t v) { options->cpu_threads(v); });
+  chosen("host_memory", [](auto* options, int64_t v) {
+    ExplainOptions machine;
+    machine.host_bandwidth = 1e9;
+    options->machine(machine).least_memory(1.0).host_memory(v);
+  });
   rows.push_back(calls("sum_of_first_output", "outputs",
                        {{"one", [=] { sum_of_first_output({sample}, {}); }}}));
   return rows;

@@ -322,6 +322,12 @@ Rows schedules() {
     options.offload.link = std::vector<int32_t>(count);
     with_offloads(schedule, Routes::create(3), options);
   }));
+  rows.push_back(lengths("with_offloads", "most", 3, [schedule](size_t count) {
+    with_offloads(schedule, Routes::create(3), with_links(), 0.0, std::vector<int64_t>(count, 1));
+  }));
+  rows.push_back(integers("with_offloads", "most", [schedule](int64_t value) {
+    with_offloads(schedule, Routes::create(3), with_links(), 0.0, {value, value, value});
+  }));
   of_tables("peak_bytes", [](const Schedule& table) { peak_bytes(table, three_stages()); });
   of_tables("link_slack", [](const Schedule& table) { link_slack(table, three_stages(), 100); });
   rows.push_back(numbers("link_slack", "deadline", [schedule](double value) {
