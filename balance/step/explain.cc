@@ -13,6 +13,7 @@
 #include "balance/cut/pieces.h"
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
+#include "balance/step/step_model.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/follows_at_once.h"
 #include "gpipe/schedule/offloads.h"

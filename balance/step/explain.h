@@ -11,7 +11,7 @@
 
 #include "balance/costs/profile.h"
 #include "balance/cut/partition.h"
-#include "balance/step/step_model.h"
+#include "balance/step/machine.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 

@@ -143,10 +143,6 @@ StepMemory memory_of(const StepModel& model, int64_t worker, std::optional<int64
 
 }  // namespace
 
-double Machine::seconds(double bytes) const {
-  return latency + (bandwidth > 0 ? bytes / bandwidth : 0.0);
-}
-
 int64_t StepMemory::bytes(const std::string& holder) const {
   const double all = parameters + static_cast<double>(buffers) + held + workspace;
   if (!(all < 0x1p62)) {

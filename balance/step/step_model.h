@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "balance/step/cut_costs.h"
+#include "balance/step/machine.h"
 #include "balance/step/shared_cores.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/routes.h"
@@ -19,24 +20,6 @@
 #include "gpipe/schedule/simulate.h"
 
 namespace gpipe::balance {
-
-// The machine that runs a pipeline.
-struct Machine {
-  int64_t cores = 0;  // how many workers can compute at the same time; 0: all
-  // Factor by which an action is slower while others run and share caches and memory with it. At
-  // least 1.
-  double contention = 1;
-  // The link between any two workers. A bandwidth of 0: only the latency counts.
-  double bandwidth = 0;  // bytes per second
-  double latency = 0;    // seconds per transfer
-  double overhead = 0;   // seconds of every action in addition to its layers
-  // Bytes per second between a device and the host, in each direction, for offloads. 0: their
-  // copies take no time.
-  double host_bandwidth = 0;
-
-  // Seconds of a transfer between workers.
-  double seconds(double bytes) const;
-};
 
 // A micro-batch: the index of its costs in StepModel::costs, and its rows in units of their rows.
 // Times, bytes sent and bytes held are proportional to its rows.
