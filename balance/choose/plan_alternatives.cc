@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "balance/choose/profiled_schedule.h"
+#include "balance/step/cut_costs.h"
 #include "gpipe/placement.h"
 
 namespace gpipe::balance {
