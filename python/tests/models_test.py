@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import itertools
 
 import pytest
 import torch
@@ -225,6 +226,68 @@ def test_checkpoints_inside_of_layers(reentrant, mode):
     calls.clear()
     pipe.step(torch.rand(4, 4), None, total, schedule="zb-h1")
     assert len(calls) <= expected + 2
+
+
+class Drops(nn.Module):
+    """Two dropouts in checkpoints, one within the other."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+        self.reentrant = reentrant
+
+    def inner(self, input):
+        return nn.functional.dropout(input * self.weight)
+
+    def outer(self, input):
+        return nn.functional.dropout(checkpoint(self.inner, input, use_reentrant=self.reentrant))
+
+    def forward(self, input):
+        return checkpoint(self.outer, input, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("mode", ["never", "always"])
+def test_checkpoints_inside_of_layers_draw_what_their_forward_drew(reentrant, mode):
+    layer = Drops(reentrant)
+    pipe = GPipe(nn.Sequential(nn.Identity(), layer), [1, 1], chunks=2, checkpoint=mode)
+    input = torch.ones(4, 64, requires_grad=True)
+    for schedule in (None, "1f1b", "zb-h1"):
+        layer.zero_grad()
+        if schedule is None:
+            output = pipe(input)
+            output.sum().backward()
+        else:
+            output = pipe.step(
+                input, None, torch.sum, schedule=schedule, reduction="sum", keep_outputs=True
+            ).outputs
+        # Weights and inputs are ones, so what was kept has the same factor in both.
+        assert torch.equal(layer.weight.grad, output.detach().sum(0))
+
+
+class Noise(torch.autograd.Function):
+    """Draws in its backward."""
+
+    @staticmethod
+    def forward(context, input):
+        return input.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * torch.rand_like(gradient)
+
+
+def test_what_a_function_draws_in_backward_does_not_depend_on_the_balance():
+    layers = [nn.Linear(4, 4), *(Calls(lambda self, x: Noise.apply(self.linear(x))) for _ in "12")]
+    input, expected = torch.rand(4, 4), None
+    for balance, mode in itertools.product(([3], [1, 2], [1, 1, 1]), ("never", "always")):
+        model = nn.Sequential(*layers)
+        model.zero_grad()
+        torch.manual_seed(0)
+        total(GPipe(model, balance, chunks=2, checkpoint=mode)(input)).backward()
+        found = [parameter.grad for parameter in model.parameters()]
+        expected = expected or found
+        assert all(map(torch.allclose, found, expected))
 
 
 def test_nested_checkpoints_inside_of_a_layer():
