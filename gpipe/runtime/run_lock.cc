@@ -43,8 +43,8 @@ RunLock::Part::Held RunLock::Part::acquire() {
     if (holder_ == std::this_thread::get_id()) {
       throw std::logic_error(
           "a pipeline was called by what another call of it runs (materialize's function, an "
-          "optimizer's step, a layer's save or load), and would wait for itself; call it before or "
-          "after");
+          "optimizer's step, a layer's save or load, a signal's handler), and would wait for "
+          "itself; call it before or after");
     }
     const WaitScope wait;
     wait_for_mutex();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/distributed/control/failure.h"
+#include "gpipe/internal/backward/run_node.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/interruption.h"
@@ -32,21 +33,38 @@ std::string notes_of(py::handle error) {
   return text;
 }
 
-[[noreturn]] void throw_current() {
-  python_error error;
+// Takes over Python's current error.
+void take_current(python_error& error) {
   error.persist();
+  if (error.type == nullptr) return;
   // The text goes to other processes. Without the type's name, the text of KeyError('x') would be
   // "'x'", and that of Ctrl-C would be empty.
   const std::string type = py::str(py::handle(error.type).attr("__name__"));
   const bool says_more = error.value != nullptr && !error.message.empty();
   error.message = says_more ? type + ": " + error.message : type;
   error.message += notes_of(error.value);
+}
+
+[[noreturn]] void throw_current() {
+  python_error error;
+  take_current(error);
   throw python_error(std::move(error));
+}
+
+// Takes an exception away from the thread on which a node has thrown it. What a hook raises may
+// still be there: no one has taken it, or autograd's engine has put it back. The next call of
+// Python on this thread would fail with it.
+void take_from_thread(const std::exception& error) {
+  const auto* of_python = dynamic_cast<const python_error*>(&error);
+  if (of_python == nullptr) return;
+  const WithGil gil;
+  if (of_python->type == nullptr) take_current(*const_cast<python_error*>(of_python));
+  PyErr_Clear();
 }
 
 void add_note(const std::exception& error, const std::string& where) {
   const auto* of_python = dynamic_cast<const python_error*>(&error);
-  if (of_python == nullptr || of_python->value == nullptr) return;
+  if (of_python == nullptr || of_python->type == nullptr) return;
   const WithGil gil;
   // If C code has raised the exception, PyErr_Fetch gives its arguments instead of the exception
   // itself.
@@ -158,6 +176,7 @@ void check_signals() {
 void install_exceptions() {
   py::register_local_exception_translator(&translate);
   internal::set_place_adder(&add_note);
+  internal::set_thrown_taker(&take_from_thread);
   internal::set_engine_translator(&translate_for_engine);
   internal::set_interruption_check(&check_signals_in_run);
 }

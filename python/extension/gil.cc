@@ -24,6 +24,9 @@ struct KeptThreadState {
   ~KeptThreadState() {
     if (!made || ending()) return;
     PyGILState_Ensure();
+    // What a layer keeps in a threading.local() may take the GIL when it is dropped. The last
+    // release of Python 3.11 would then free the state twice.
+    if (PyObject* const locals = PyThreadState_GetDict()) PyDict_Clear(locals);
     PyGILState_Release(PyGILState_LOCKED);
     PyGILState_Release(PyGILState_UNLOCKED);  // the last release frees the state
   }

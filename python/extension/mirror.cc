@@ -66,6 +66,16 @@ void take_over(const std::vector<std::pair<PyObject*, const at::Tensor*>>& now,
   for (const auto& [name, tensor] : now) known.insert(py::str(name), *tensor);
 }
 
+// One level of modules within modules, for a module that has itself as a submodule.
+struct Deeper {
+  Deeper() {
+    if (Py_EnterRecursiveCall(" while a pipeline looks at the modules within a layer") != 0) {
+      throw py::error_already_set();
+    }
+  }
+  ~Deeper() { Py_LeaveRecursiveCall(); }
+};
+
 // The C++ namespace that belongs to the number of a Python namespace.
 const skip::Namespace& namespace_of(int64_t number) {
   static auto* const namespaces = new std::map<int64_t, skip::Namespace>();  // the GIL guards it
@@ -86,6 +96,7 @@ Mirror::Mirror(const py::object& module) : torch::nn::Module(type_name(module)),
 }
 
 bool Mirror::update() {
+  const Deeper deeper;
   update_tensors(/*all=*/true);
   update_mode();
   return update_children();

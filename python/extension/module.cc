@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/backward/walk_number.h"
+#include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "python/extension/balance.h"
@@ -49,6 +51,20 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
+// Where the next draw of the layer that runs on this thread belongs. If `place` is given, it then
+// belongs there. nullopt outside of layers and their backwards.
+using DrawPlace = std::tuple<uint64_t, int64_t, int64_t>;
+std::optional<DrawPlace> draw_place(const std::optional<DrawPlace>& place) {
+  gpipe::internal::RandomStreams* const draws = gpipe::internal::RandomStreams::current();
+  if (draws == nullptr) return std::nullopt;
+  const auto [seed, layer, number] = draws->place();
+  if (place) {
+    const auto& [seed_then, layer_then, number_then] = *place;
+    draws->enter({seed_then, layer_then, number_then});
+  }
+  return DrawPlace(seed, layer, number);
+}
+
 Pipeline& pipeline_of(PyObject* object) { return py::cast<Pipeline&>(py::handle(object)); }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -82,6 +98,7 @@ PYBIND11_MODULE(_gpipe, m) {
   m.def("is_checkpointing", &gpipe::is_checkpointing);
   m.def("is_recomputing", &gpipe::is_recomputing);
   m.def("walk_number", &gpipe::internal::walk_number);
+  m.def("draw_place", &draw_place, py::arg("place") = std::nullopt);
   m.def("gil_acquisitions", &gpipe::python::gil_acquisitions);
   // After this call, workers wait at their next action until the process is gone.
   m.def("shut_at_exit",

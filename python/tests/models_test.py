@@ -2,12 +2,14 @@
 
 import collections
 import copy
+import functools
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import gpipe
 from gpipe import GPipe
@@ -225,6 +227,110 @@ def test_checkpoints_inside_of_layers(reentrant, mode):
     calls.clear()
     pipe.step(torch.rand(4, 4), None, total, schedule="zb-h1")
     assert len(calls) <= expected + 2
+
+
+class OfAnotherLibrary(torch.autograd.Function):
+    """A checkpoint as other libraries have it."""
+
+    @staticmethod
+    def forward(context, function, input):
+        context.function, context.state = function, torch.get_rng_state()
+        context.save_for_backward(input)
+        with torch.no_grad():
+            return function(input)
+
+    @staticmethod
+    def backward(context, gradient):
+        input = context.saved_tensors[0].detach().requires_grad_()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(context.state)
+            output = context.function(input)
+        output.backward(gradient)
+        return None, input.grad
+
+
+CHECKPOINTS = {
+    "reentrant": functools.partial(checkpoint, use_reentrant=True),
+    "other": functools.partial(checkpoint, use_reentrant=False),
+    "library": OfAnotherLibrary.apply,
+}
+
+
+class Drops(nn.Module):
+    """Dropouts in checkpoints, one within the other."""
+
+    def __init__(self, outer, inner):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+        self.outer, self.inner = CHECKPOINTS[outer], CHECKPOINTS[inner]
+
+    def drop(self, input):
+        return nn.functional.dropout(input * self.weight)
+
+    def drop_twice(self, input):
+        return nn.functional.dropout(self.inner(self.drop, input))
+
+    def forward(self, input):
+        return nn.functional.dropout(self.outer(self.drop_twice, input), 0.25)
+
+
+@pytest.mark.parametrize("outer", CHECKPOINTS)
+@pytest.mark.parametrize("inner", CHECKPOINTS)
+@pytest.mark.parametrize("mode", ["never", "always"])
+def test_checkpoints_inside_of_layers_draw_what_their_forward_drew(outer, inner, mode):
+    layer = Drops(outer, inner)
+    pipe = GPipe(nn.Sequential(nn.Identity(), layer), [1, 1], chunks=2, checkpoint=mode)
+    input = torch.ones(4, 64, requires_grad=True)
+    for schedule in (None, "1f1b", "zb-h1"):
+        layer.zero_grad()
+        if schedule is None:
+            output = pipe(input)
+            output.sum().backward()
+        else:
+            output = pipe.step(
+                input, None, torch.sum, schedule=schedule, reduction="sum", keep_outputs=True
+            ).outputs
+        # Weights and inputs are ones, so what was kept has the same factor in both.
+        assert torch.allclose(layer.weight.grad, output.detach().sum(0))
+
+
+def test_selective_checkpoints_inside_of_a_layer():
+    contexts = functools.partial(
+        create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
+    )
+
+    def inner(layer, input):
+        return torch.tanh(layer.linear(input)) * 2
+
+    def call(layer, input):
+        return checkpoint(inner, layer, input, use_reentrant=False, context_fn=contexts)
+
+    assert_same_training([nn.Linear(4, 4), Calls(call), nn.Linear(4, 4)])
+
+
+class Noise(torch.autograd.Function):
+    """Draws in its backward."""
+
+    @staticmethod
+    def forward(context, input):
+        return input.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * torch.rand_like(gradient)
+
+
+def test_what_a_function_draws_in_backward_does_not_depend_on_the_balance():
+    layers = [nn.Linear(4, 4), *(Calls(lambda self, x: Noise.apply(self.linear(x))) for _ in "12")]
+    input, expected = torch.rand(4, 4), None
+    for balance, mode in itertools.product(([3], [1, 2], [1, 1, 1]), ("never", "always")):
+        model = nn.Sequential(*layers)
+        model.zero_grad()
+        torch.manual_seed(0)
+        total(GPipe(model, balance, chunks=2, checkpoint=mode)(input)).backward()
+        found = [parameter.grad for parameter in model.parameters()]
+        expected = expected or found
+        assert all(map(torch.allclose, found, expected))
 
 
 def test_nested_checkpoints_inside_of_a_layer():

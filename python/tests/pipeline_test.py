@@ -1,6 +1,7 @@
 """gpipe.GPipe: its results, and its view of the layers."""
 
 import copy
+import functools
 import gc
 import inspect
 import io
@@ -262,6 +263,61 @@ def test_an_exception_is_the_users_own_object_with_its_place(error):
     check_failure(lambda: pipe(input), error, "forward of stage 1, micro-batch 0, layer 1 ('1')")
     pipe[1].error = None
     pipe(input)
+
+
+def raise_it(error, *_):
+    if error is not None:
+        raise error
+
+
+class RaisesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, error, input):
+        context.error = error
+        return input.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise_it(context.error)
+        return None, gradient
+
+
+def with_unpack_hook(error, input):
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: raise_it(error) or x):
+        return input.sin()
+
+
+def with_hook(error, input):
+    output = input.sin()
+    output.register_hook(functools.partial(raise_it, error))
+    return output
+
+
+def with_prehook(error, input):
+    output = input.sin()
+    output.grad_fn.register_prehook(functools.partial(raise_it, error))
+    return output
+
+
+@pytest.mark.parametrize(
+    "function", [RaisesInBackward.apply, with_unpack_hook, with_hook, with_prehook]
+)
+def test_an_exception_in_backward_is_told_once(function):
+    class Runs(nn.Module):
+        error = None
+
+        def forward(self, input):
+            return function(self.error, input)
+
+    layer, input = Runs(), torch.randn(4, 8)
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), layer), [1, 1], chunks=2, checkpoint="never")
+    for call in (lambda: pipe(input).sum().backward(), lambda: pipe.step(input, None, torch.sum)):
+        layer.error = Trouble("a hook's", "own")
+        with pytest.raises(Trouble) as caught:
+            call()
+        assert caught.value is layer.error and "stage 1" in layer.error.__notes__[-1]
+        layer.error = None
+        call()
 
 
 def test_exceptions_of_backward_and_of_the_loss():
@@ -536,6 +592,25 @@ def test_a_worker_is_one_thread_for_python():
         pipe(torch.randn(4, 8))
     assert sorted(calls for _, calls in seen) == [1, 2, 3, 4]
     assert len({thread for thread, _ in seen}) == 1
+
+
+def test_what_a_layer_keeps_for_its_thread_is_dropped_with_the_thread():
+    local, kept = threading.local(), []
+
+    class Keeps(nn.Module):
+        def forward(self, input):
+            with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+                local.graph = input.sin()
+            local.object = nn.Identity()
+            kept.append(weakref.ref(local.object))
+            return local.graph
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Keeps()), [1, 1])
+    pipe.step(torch.randn(4, 8), None, torch.sum)
+    assert kept[0]() is not None
+    del pipe
+    gc.collect()
+    assert kept[0]() is None
 
 
 def test_nothing_is_left_after_many_steps():

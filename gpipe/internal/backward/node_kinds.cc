@@ -53,7 +53,9 @@ bool has_hooks(Node& node) {
 }
 
 bool is_custom_function(const Node& node) {
-  return starts_with(typeid(node).name(), "N5torch8autograd7CppNodeI");
+  const char* const name = typeid(node).name();
+  return starts_with(name, "N5torch8autograd7CppNodeI") ||
+         starts_with(name, "N5torch8autograd6PyNodeE");
 }
 
 bool may_write(Node& node) {

@@ -27,7 +27,7 @@ NodeKind kind_of(const torch::autograd::Node& node);
 // Whether hooks are registered on the node, or on the tensor whose gradient it takes.
 bool has_hooks(torch::autograd::Node& node);
 
-// Whether the node belongs to a user's torch::autograd::Function.
+// Whether the node belongs to a user's torch::autograd::Function, or to Python's.
 bool is_custom_function(const torch::autograd::Node& node);
 
 // Whether the node runs user code other than hooks.

@@ -12,6 +12,15 @@
 #include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/libtorch/versions.h"
 
+namespace torch::autograd {
+
+// Has the name of the class of Python's functions, which is not in a program without Python.
+struct PyNode final : Node {
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+};
+
+}  // namespace torch::autograd
+
 namespace gpipe::internal {
 namespace {
 
@@ -55,6 +64,8 @@ TEST(NodeKinds, OnlyUsersFunctionsRunUsersCode) {
   const at::Tensor x = leaf();
   EXPECT_TRUE(is_custom_function(*node_of(Doubled::apply(x))));
   EXPECT_TRUE(runs_users_code(*node_of(Doubled::apply(x))));
+  EXPECT_TRUE(is_custom_function(torch::autograd::PyNode()));
+  EXPECT_TRUE(runs_users_code(torch::autograd::PyNode()));
   EXPECT_FALSE(is_custom_function(PassedOn<Node>()));
   EXPECT_TRUE(runs_users_code(PassedOn<Node>()));
   for (const at::Tensor& y : {x, x * x}) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/input_metadata.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +22,8 @@ using torch::autograd::edge_list;
 using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
+
+std::atomic<ThrownTaker> thrown_taker{nullptr};
 
 // Whether `gradient` already has the form that the node expects, which is the usual case. Then
 // validate_outputs(), which takes long to find that out, is not called.
@@ -107,10 +110,17 @@ void validate_gradients(const edge_list& edges, variable_list& gradients, const 
 
 variable_list run_node(Node& node, variable_list inputs, bool in_engine, bool keep_graph) {
   NodeStreamScope stream(node, inputs);
-  variable_list outputs = in_engine ? run_in_engine(node, std::move(inputs), keep_graph)
-                                    : run_here(node, std::move(inputs), keep_graph);
-  stream.leave(outputs);
-  return outputs;
+  try {
+    variable_list outputs = in_engine ? run_in_engine(node, std::move(inputs), keep_graph)
+                                      : run_here(node, std::move(inputs), keep_graph);
+    stream.leave(outputs);
+    return outputs;
+  } catch (const std::exception& error) {
+    if (const ThrownTaker taker = thrown_taker) taker(error);
+    throw;
+  }
 }
+
+void set_thrown_taker(ThrownTaker taker) { thrown_taker = taker; }
 
 }  // namespace gpipe::internal

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <exception>
+
 namespace gpipe::internal {
 
 // Checks gradients on their way along `edges`, and converts them to the expected form. Throws
@@ -24,6 +26,12 @@ void validate_gradients(const torch::autograd::edge_list& edges,
 torch::autograd::variable_list run_node(torch::autograd::Node& node,
                                         torch::autograd::variable_list inputs, bool in_engine,
                                         bool keep_graph);
+
+// A function that gets what a node throws, on the node's thread, where another language may have
+// left a part of it. It must not throw.
+using ThrownTaker = void (*)(const std::exception& error);
+// Sets the taker of the whole process; null, the default: none. Thread-safe.
+void set_thrown_taker(ThrownTaker taker);
 
 }  // namespace gpipe::internal
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <exception>
+
 #include "gpipe/internal/backward/walks_for_tests.h"
 #include "gpipe/testing/bitwise.h"
 
@@ -58,7 +60,12 @@ TEST(RunNode, GivesTheSameHereAndInTheEngine) {
           << "the gradient must have the shape of the row: it is summed over the broadcast "
              "dimension";
     }
+    static int taken;
+    taken = 0;
+    set_thrown_taker([](const std::exception&) { ++taken; });
     EXPECT_THROW(run_node(*y.grad_fn(), inputs, in_engine, /*keep_graph=*/false), c10::Error);
+    EXPECT_EQ(taken, 1);
+    set_thrown_taker(nullptr);
   }
 }
 

@@ -235,11 +235,6 @@ void intercept() {
 
 }  // namespace
 
-void RandomStreams::enter(const Place& place) {
-  place_ = place;
-  number_ = 0;
-}
-
 void RandomStreams::enter(uint64_t step_seed, int64_t micro_batch, int64_t layer) {
   enter({seed_of(step_seed, micro_batch, layer), layer});
 }
@@ -255,12 +250,12 @@ void RandomStreams::enter_leaf(uint64_t step_seed, int64_t micro_batch, uint64_t
 
 void RandomStreams::repeat(uint64_t step_seed, int64_t micro_batch, const DrawRecord& record) {
   enter(step_seed, micro_batch, record.layer);
-  number_ = record.number;
+  place_.number = record.number;
 }
 
 const at::Generator& RandomStreams::generator(c10::Device device) {
   if (log_ != nullptr && !c10::GradMode::is_enabled()) {
-    log_->push_back({at::sequence_number::peek(), place_.layer, number_});
+    log_->push_back({at::sequence_number::peek(), place_.layer, place_.number});
   }
   ++draws_;
   if (recorder_ != nullptr) {
@@ -270,7 +265,7 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
     const at::Generator& next = recorder_->generators[drawn];
     TORCH_CHECK(next.device() == device, "random numbers are drawn on ", device,
                 " while a graph is recorded, but on ", next.device(), " in the runs before");
-    recorder_->draws.push_back({place_.layer, number_++});
+    recorder_->draws.push_back({place_.layer, place_.number++});
     return next;
   }
   Entry* found = nullptr;
@@ -285,7 +280,7 @@ const at::Generator& RandomStreams::generator(c10::Device device) {
     found = &entries_.back();
   }
   std::lock_guard<std::mutex> lock(found->generator.mutex());
-  found->generator.set_current_seed(seed_of_number(place_.seed, number_++));
+  found->generator.set_current_seed(seed_of_number(place_.seed, place_.number++));
   return found->generator;
 }
 

@@ -58,6 +58,16 @@ struct GivenGenerators {
 // Thread-safety: none.
 class RandomStreams {
  public:
+  // What decides the numbers of the next draw. A value type.
+  struct Place {
+    uint64_t seed = 0;
+    int64_t layer = -1;
+    int64_t number = 0;  // index of the draw
+  };
+  const Place& place() const { return place_; }
+  // From here on, draws are those that followed when place() was `place`.
+  void enter(const Place& place) { place_ = place; }
+
   // From here on, draws belong to this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
@@ -105,14 +115,8 @@ class RandomStreams {
     c10::Device device;
     at::Generator generator;
   };
-  struct Place {
-    uint64_t seed = 0;
-    int64_t layer = -1;
-  };
-  void enter(const Place& place);
 
   Place place_;
-  int64_t number_ = 0;
   int64_t draws_ = 0;
   int64_t given_draws_ = 0;
   DrawRecorder* recorder_ = nullptr;
