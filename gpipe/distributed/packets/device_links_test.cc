@@ -224,14 +224,15 @@ TEST(LinkBudget, ALinkMayTakeLessWhereThereAreMany) {
 TEST(LinkBudget, MostOfADeviceIsNotForLinks) {
   LinkBudget budget(socket_links(), device(0));
   EXPECT_EQ(budget.add(one_way(32)), 1);
+  EXPECT_EQ(budget.add(one_way(32)), 1);  // for another pipeline
   try {
-    (void)budget.add(one_way(1));
+    (void)budget.add(one_way(33));
     FAIL();
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("33 links"), HasSubstr("33 of 64 multiprocessors"),
                                     HasSubstr("unset GPIPE_DEVICE_LINKS")));
   }
-  EXPECT_EQ(budget.load().links, 32);
+  EXPECT_EQ(budget.load().links, 64);
 }
 
 // Worker 0 sends a small packet and then another one. Worker 1 asks for the later packet first.

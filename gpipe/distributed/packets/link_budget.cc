@@ -24,21 +24,24 @@ int64_t LinkBudget::add(const std::vector<LinkEnd>& ends) {
     const int64_t room = load_.multiprocessors / 4 - load_.blocks;
     while (most > 1 && most * static_cast<int64_t>(ends.size()) > room) most /= 2;
   }
-  LinkLoad load = load_;
+  LinkLoad added;
+  added.multiprocessors = load_.multiprocessors;
   for (const LinkEnd& end : ends) {
     const LinkCost cost = kind_.cost(end, most);
-    ++load.links;
-    load.blocks += cost.blocks;
-    load.bytes += cost.bytes;
+    ++added.links;
+    added.blocks += cost.blocks;
+    added.bytes += cost.bytes;
   }
-  if (load.blocks > load.multiprocessors / 2 && load.multiprocessors > 0) {
+  if (added.blocks > added.multiprocessors / 2 && added.multiprocessors > 0) {
     throw std::runtime_error(
-        "this rank's device would have " + to_text(load) +
+        "on this rank's device a pipeline would need " + to_text(added) +
         ", and at most half of these may wait for other processes: let fewer processes send to "
         "each other (Placement, skips, replicas), unset NCCL_MAX_CTAS and NCCL_MIN_P2P_NCHANNELS "
         "if they are set, or unset GPIPE_DEVICE_LINKS");
   }
-  load_ = load;
+  load_.links += added.links;
+  load_.blocks += added.blocks;
+  load_.bytes += added.bytes;
   return most;
 }
 

@@ -40,8 +40,9 @@ class LinkBudget {
   // Adds links, and returns how many multiprocessors each of them may occupy: a power of two, and
   // kMostBlocks unless all links together would then occupy more than a quarter of the device.
   //
-  // Throws std::runtime_error, and adds nothing, if they would occupy more than half of it even so.
-  // A link occupies them while it waits for another process, which may wait for this one's work.
+  // Throws std::runtime_error, and adds nothing, if these links alone would occupy more than half
+  // of it even so. A link occupies them while it waits for another process, which may wait for this
+  // one's work. Links that were added before belong to other pipelines, which do not run meanwhile.
   int64_t add(const std::vector<LinkEnd>& ends);
 
   const LinkLoad& load() const { return load_; }
