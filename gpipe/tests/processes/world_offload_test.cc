@@ -92,8 +92,6 @@ TEST_P(WorldOffload, SameBitsInLessMemory) {
         return std::to_string(with_offloads) + " bytes with offloads, without " +
                std::to_string(most);
       }
-      const std::vector<std::string> races = testing::fake::runtime().take_races();
-      if (!races.empty()) return "race: " + races.front();
       return sent_by_sockets() > 0 ? "sockets" : "host";
     }));
   });
