@@ -198,8 +198,7 @@ TEST(ResilientWorld, RefusesAModelThatIsKept) {
   EXPECT_EQ(ranks->next(0),
             "value error: ResilientRun: make() returned a pipeline with a parameter of the world "
             "before, '0.weight', which has been trained or changed, or has no values in this "
-            "process; make the "
-            "model anew in make()");
+            "process; make the model anew in make()");
   EXPECT_TRUE(ranks->ends(0));
 }
 
