@@ -21,9 +21,7 @@ struct Machine {
   double host_bandwidth = 0;
 
   // Seconds of a transfer between workers.
-  double seconds(double bytes) const {
-    return latency + (bandwidth > 0 ? bytes / bandwidth : 0.0);
-  }
+  double seconds(double bytes) const { return latency + (bandwidth > 0 ? bytes / bandwidth : 0.0); }
 };
 
 }  // namespace gpipe::balance

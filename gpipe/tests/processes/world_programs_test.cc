@@ -161,9 +161,7 @@ TEST(WorldPrograms, ThreeProcesses) {
   run_programs(3, number_from("GPIPE_PROGRAMS", programs(200)));
 }
 
-TEST(WorldPrograms, FourProcesses) {
-  run_programs(4, number_from("GPIPE_PROGRAMS", programs(40)));
-}
+TEST(WorldPrograms, FourProcesses) { run_programs(4, number_from("GPIPE_PROGRAMS", programs(40))); }
 
 TEST(WorldPrograms, MessagesWithinAProcess) {
   // The number of threads is as in the tests with processes, because sums depend on it.
