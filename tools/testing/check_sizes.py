@@ -61,8 +61,9 @@ def main():
         if len(lines) > MOST_LINES:
             wrong.append(f"{name}: {len(lines)} lines, at most {MOST_LINES}")
         length, begin = longest_function(lines)
-        if length > TUNED.get(name, MOST_LINES_OF_FUNCTION):
-            wrong.append(f"{name}:{begin}: a function of {length} lines, at most {MOST_LINES_OF_FUNCTION}")
+        most = TUNED.get(name, MOST_LINES_OF_FUNCTION)
+        if length > most:
+            wrong.append(f"{name}:{begin}: a function of {length} lines, at most {most}")
     wrong += [f"{folder}: {count} product files, at most {MOST_FILES}"
               for folder, count in sorted(folders.items()) if count > MOST_FILES]
     print("\n".join(wrong))
