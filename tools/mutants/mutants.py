@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Which single changes of the code do the tests not notice?
 
-A mutant is one small change of gpipe/internal, gpipe/runtime, interception, meta or skip: a statement left out, a
-condition negated, a bound off by one, a copy or a scope left out. A test fails with it and kills it; a mutant that
-no test kills is a survivor, and stands for a defect that the tests would let through.
+A mutant is one small change of a file in FOLDERS: a statement left out, a condition negated, a bound off by one, a
+copy or a scope left out. A test fails with it and kills it; a mutant that no test kills is a survivor, and stands for
+a defect that the tests would let through.
 
   tools/mutants/mutants.py --list                   the mutants, with their numbers
   tools/mutants/mutants.py --count 150 --seed 1     runs 150 of them, spread over the files
@@ -48,11 +48,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FOLDERS = ("balance", "diagnose", "gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
+FOLDERS = ("balance", "diagnose", "gpipe/distributed", "gpipe/internal", "gpipe/runtime", "gpipe/schedule",
+           "interception", "meta", "skip")
 # These headers are only for tests, so they are not mutated.
 NOT_MUTATED = ("skip/testing.h",)
-TESTS = ("//balance/... + //diagnose:all + //gpipe:all + //gpipe/internal/... + //gpipe/runtime:all + "
-         "//gpipe/tests/... + //interception:all + //meta:all + //skip:all")
+TESTS = ("//balance/... + //diagnose:all + //gpipe:all + //gpipe/distributed/... + //gpipe/internal/... + "
+         "//gpipe/runtime:all + //gpipe/schedule/... + //gpipe/tests/... + //interception:all + //meta:all + "
+         "//skip:all")
 # These tests take minutes, or depend on the machine rather than the code.
 SLOW_TESTS = ("//gpipe/tests/exactness:golden_test", "//diagnose:diagnose_test")
 LAST_TESTS = ("//gpipe/tests/exactness:generated_programs_test",)
@@ -561,10 +563,10 @@ def instrumented(text, mutants):
     return (HERE / "switch.h").read_text() + "#line 1\n" + "".join(result)
 
 
-def mutated_files(root):
+def mutated_files(root, folders=FOLDERS):
     """The files to mutate, relative to `root`."""
     result = []
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
             # Programs are left out, because tests of single units do not run them.
@@ -574,9 +576,9 @@ def mutated_files(root):
     return result
 
 
-def all_mutants(root):
+def all_mutants(root, folders=FOLDERS):
     result = []
-    for file in mutated_files(root):
+    for file in mutated_files(root, folders):
         result += find_mutants(file, (root / file).read_text())
     names = collections.Counter()
     for number, mutant in enumerate(result):
@@ -638,7 +640,7 @@ class Workplace:
         self.work = pathlib.Path(arguments.work)
         self.tree = self.work / "tree"
         self.work.mkdir(parents=True, exist_ok=True)
-        self.mutants = all_mutants(ROOT)
+        self.mutants = all_mutants(ROOT, arguments.folders)
         digest = hashlib.sha256()
         for mutant in self.mutants:
             digest.update((mutant.name + mutant.prefix + str(mutant.start)).encode())
@@ -717,7 +719,7 @@ class Workplace:
                 len(labels), sum(self.is_built(mutant) for mutant in self.mutants)))
             done = self.bazel(
                 "build", "--config=ci", "--jobs={}".format(self.arguments.build_jobs),
-                "--per_file_copt=^({})/.*\\.cc$,-_test\\.cc$@-w".format("|".join(FOLDERS)), *labels,
+                "--per_file_copt=^({})/.*\\.cc$,-_test\\.cc$@-w".format("|".join(self.arguments.folders)), *labels,
                 check=False)
             log = done.stdout.decode(errors="replace")
             (self.work / "build.log").write_text(log)
@@ -916,6 +918,8 @@ def main():
     parser.add_argument("--no_build", action="store_true", help="take the programs of the last build")
     parser.add_argument("--minutes", type=float, help="start no mutant later than that")
     parser.add_argument("--patience", type=float, default=5, help="a test that takes so many times as long hangs")
+    parser.add_argument("--folders", nargs="*", default=FOLDERS, metavar="FOLDER",
+                        help="mutants of these only; the numbers of mutants depend on it")
     parser.add_argument("--tests", default=TESTS, help="a Bazel query expression")
     parser.add_argument("--leave_out", default=",".join(SLOW_TESTS), help="labels of tests, separated by commas")
     parser.add_argument("--without", metavar="REGEX", help="leave these files unmutated: a header that all tests "
