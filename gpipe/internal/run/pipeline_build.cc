@@ -1,5 +1,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -120,7 +121,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       },
       inline_single);
   // Static objects that the first run would make must exist before shut_at_exit(): objects that are
-  // made later are destroyed earlier, while exit() still waits for workers.
+  // made later are destroyed earlier, while exit() still waits for workers. The engine's destructor
+  // ends the threads on which backwards of devices run, and for which workers wait.
+  (void)torch::autograd::Engine::get_default_engine();
   const bool on_cpu_alone =
       std::all_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   if (!on_cpu_alone) (void)at::getAccelerator(/*checked=*/false);

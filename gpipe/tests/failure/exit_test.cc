@@ -1,6 +1,7 @@
 // Tests that the process may end while pipelines exist or run: exit() and the return from main must
 // neither hang nor end in std::terminate, whatever other threads are doing.
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"
 
 namespace gpipe {
@@ -23,14 +25,17 @@ namespace {
 namespace nn = torch::nn;
 
 // This object of the program is destroyed last. Until then the other threads run beside static
-// destruction. Its destructor is slow only in a process that asks for it.
-struct SlowEnd {
-  ~SlowEnd() {
+// destruction. Its destructor is slow only in a process that asks for it, and can demand that a
+// layer's work is over.
+struct End {
+  ~End() {
     if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    if (!is_over) _exit(1);
   }
   bool slow = false;
+  std::atomic<bool> is_over{true};
 };
-SlowEnd slow_end;
+End the_end;
 
 // This holder is initialized with the static objects, and given its pipeline in main. So it is
 // destroyed after the objects that the first pipeline registers for exit().
@@ -55,15 +60,13 @@ GPipe piped(int64_t stages, Layer extra = nullptr) {
     model->push_back(extra);
     ++balance.back();
   }
-  return GPipe(model, GPipeOptions(balance)
-                          .devices(std::vector<c10::Device>(stages, c10::Device(c10::kCPU)))
-                          .chunks(4));
+  return GPipe(model, GPipeOptions(balance).devices(testing::devices(stages)).chunks(4));
 }
 
 // The input is made once, because a pipeline does not protect the test's own operators during
 // exit().
 const at::Tensor& input() {
-  static const auto* tensor = new at::Tensor(at::ones({8, 8}));
+  static const auto* tensor = new at::Tensor(testing::copy_on(testing::device(), at::ones({8, 8})));
   return *tensor;
 }
 
@@ -85,7 +88,7 @@ void keep_running(std::function<void()> work) {
 
 [[noreturn]] void exit_while(std::function<void()> work) {
   alarm(50);
-  slow_end.slow = true;
+  the_end.slow = true;
   keep_running(std::move(work));
   wait_for_done(20);
   std::exit(0);
@@ -132,7 +135,7 @@ TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
         // a pipeline.
         exit_while([] {
           GPipe pipe(nn::Sequential(nn::Tanh(), nn::Tanh()),
-                     GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).chunks(2));
+                     GPipeOptions({1, 1}).devices(testing::devices(2)).chunks(2));
           pipe->forward(input());
         });
       },
@@ -171,6 +174,40 @@ TEST_F(ExitDeathTest, WithIdlePipelines) {
       ::testing::ExitedWithCode(0), "");
 }
 
+// LibTorch makes autograd's engine in the first backward of the process. The engine's destructor
+// ends the threads on which backwards of devices run, so exit() must shut the gate before.
+TEST_F(ExitDeathTest, InTheFirstBackward) {
+  EXPECT_EXIT(
+      {
+        alarm(50);
+        static std::atomic<bool> has_begun{false};
+        const auto exit_elsewhere = [] {
+          the_end.is_over = false;
+          std::thread([] {
+            std::atexit([] { has_begun = true; });  // the first handler that exit() calls
+            std::exit(0);
+          }).detach();
+          while (!has_begun) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the other handlers
+        };
+        auto layer = function([=](at::Tensor x) {
+          at::Tensor y = x * 2;
+          if (!y.requires_grad()) return y;
+          x.register_hook([](at::Tensor gradient) {
+            the_end.is_over = true;
+            return gradient;
+          });
+          y.register_hook([=](at::Tensor gradient) {
+            if (!has_begun) exit_elsewhere();
+            return gradient;
+          });
+          return y;
+        });
+        step(piped(3, layer));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 // One stage calls exit() while the other stages work. exit() then destroys the pipeline, and must
 // end.
 TEST_F(ExitDeathTest, FromInsideALayer) {
@@ -179,7 +216,7 @@ TEST_F(ExitDeathTest, FromInsideALayer) {
       EXPECT_EXIT(
           {
             alarm(50);
-            slow_end.slow = true;
+            the_end.slow = true;
             auto exiting = function([](at::Tensor x) {
               if (++done == 30) std::exit(0);
               return x;
@@ -209,7 +246,7 @@ TEST_F(ExitDeathTest, FromInsideALayerBesideAnotherPipeline) {
                                        return x;
                                      })));
         alarm(50);
-        slow_end.slow = true;
+        the_end.slow = true;
         keep_running([other] { step(*other); });
         step(*pipe);
       },

@@ -921,13 +921,6 @@ TEST(WorldFaults, AllAreToldTheSameAtOnceAndNothingHangs) {
   std::map<std::string, int64_t> struck;
   for (uint64_t number = first; number < end; ++number) {
     const Plan plan = draw(number);
-    // docs/design/process_faults.md: an exit may hang there. It is tried if runs are asked for.
-    const bool exits = std::any_of(plan.faults.begin(), plan.faults.end(),
-                                   [](const auto& fault) { return fault.kind == Kind::kExit; });
-    if (testing::for_gpus() && exits && chosen == nullptr &&
-        std::getenv("GPIPE_FAULTS") == nullptr) {
-      continue;
-    }
     remove_all(folder);
     mkdir(folder.c_str(), 0700);
     const int64_t begin = microseconds_now();

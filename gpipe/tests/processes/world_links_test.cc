@@ -294,6 +294,30 @@ TEST(WorldLinks, AKilledProcess) {
   expect_a_killed_rank_is_named("sockets", std::chrono::seconds(1));
 }
 
+// Another thread of rank 1 calls exit() in the process's first backward, which makes autograd's
+// engine and its threads. The process must end, and rank 0 must be told.
+TEST(WorldLinks, AnExitInTheFirstBackward) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    static std::atomic<bool> exits{false};
+    nn::Sequential model = layers([](int64_t) {});
+    model->push_back(testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) {
+      x = x * 2;
+      if (!x.requires_grad()) return x;
+      x.register_hook([](const torch::Tensor&) {
+        if (exits.exchange(true)) return;
+        std::thread([] { std::exit(0); }).detach();
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));  // for exit()'s handlers
+      });
+      return x;
+    }));
+    const c10::Device here = device(world.rank());
+    GPipe pipe(model, GPipeOptions({4, 5}).chunks(3).devices({here}).world(world));
+    say(stepped(pipe, here));
+  });
+  EXPECT_THAT(ranks->next(0), HasSubstr("failure: rank 1"));
+  ranks.expect_ends();
+}
+
 // The devices work later than their processes launch. So rank 0 has launched sends that wait for
 // its stage, and the stage waits for gradients that never come. All of these waits must end, in
 // whichever order links are aborted.
