@@ -7,13 +7,11 @@
 
 #include "command/command_line.h"
 #include "command/wait_policy.h"
+#include "text/exception_text.h"
 
 namespace gpipe::command {
 
-std::string message_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
-}
+std::string message_of(const std::exception& error) { return text::message_of(error); }
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;

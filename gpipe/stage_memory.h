@@ -14,6 +14,10 @@
 
 namespace gpipe {
 
+namespace internal {
+class PeakMemory;
+}  // namespace internal
+
 // The memory of a stage. Sizes are in bytes.
 struct StagePeak {
   int64_t stage = 0;
@@ -73,11 +77,8 @@ class StageMemory {
   std::vector<DevicePeak> devices() const;
 
  private:
-  class Counter;
-
   GPipe pipe_;
-  std::vector<c10::Device> devices_;
-  std::unique_ptr<Counter> counter_;
+  std::unique_ptr<internal::PeakMemory> memory_;
 };
 
 }  // namespace gpipe

@@ -15,8 +15,6 @@ namespace {
 // The relative difference of two sums of the same numbers is below this.
 constexpr double kRounding = 1e-9;
 
-std::string text_of(double value) { return absl::StrFormat("%.17g", value); }
-
 }  // namespace
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
@@ -59,12 +57,13 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
   }
   for (const double seconds : {plan.step, plan.lower_bound}) {
     if (!std::isfinite(seconds) || seconds < 0) {
-      fail("step or lower_bound is " + text_of(seconds) + ", expected seconds of at least 0");
+      fail(
+          absl::StrFormat("step or lower_bound is %.17g, expected seconds of at least 0", seconds));
     }
   }
   if (plan.lower_bound > plan.step * (1 + kRounding)) {
-    fail("lower_bound is " + text_of(plan.lower_bound) + " s, above the step of " +
-         text_of(plan.step) + " s");
+    fail(absl::StrFormat("lower_bound is %.17g s, above the step of %.17g s", plan.lower_bound,
+                         plan.step));
   }
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlannedDevice& device = plan.devices[d];

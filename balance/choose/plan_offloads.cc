@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "balance/step/cut_costs.h"
 #include "balance/step/explain.h"
-#include "balance/step/recomputed_cells.h"
-#include "balance/step/step_model.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/offloads.h"
@@ -30,21 +27,6 @@ void predict(const PlanProblem& problem, PlanCandidate& candidate) {
   candidate.excess = 0;
 }
 
-// The model by which explain() predicts the candidate.
-StepModel model_of(const PlanProblem& problem, const PlanCandidate& candidate) {
-  const MiniBatchCut& cut = problem.cuts[candidate.cut];
-  const ExplainOptions& machine = problem.machine;
-  StepModel model{*candidate.schedule,
-                  recomputed_cells(*candidate.schedule, candidate.checkpoints),
-                  {cut_costs(cut.profile, candidate.balance)}};
-  for (const double size : cut.sizes) model.micro_batches.push_back({0, size});
-  model.machine.bandwidth = machine.bandwidth;
-  model.machine.latency = machine.latency;
-  model.machine.overhead = machine.overhead;
-  model.machine.host_bandwidth = machine.host_bandwidth;
-  return model;
-}
-
 // The most cells of the stage that are between their offload and their reload.
 int64_t away_at_once(const Schedule& schedule, size_t stage) {
   int64_t away = 0, most = 0;
@@ -64,13 +46,12 @@ int64_t most_of(const PlanCandidate& candidate) {
 
 std::optional<PlanCandidate> offloaded(const PlanProblem& problem, const PlanCandidate& candidate,
                                        double more_time, const std::vector<int64_t>& most) {
+  const Schedule without = without_offloads(*candidate.schedule);
   PlanCandidate result = candidate;
-  result.schedule = without_offloads(*candidate.schedule);
-  const StepModel model = model_of(problem, result);
-  Schedule with = with_offloads(*result.schedule, model.costs.front().routes,
-                                model.simulate_options(), more_time, most);
-  if (with == *result.schedule) return std::nullopt;
-  result.schedule = std::move(with);
+  result.schedule = offloaded_schedule(
+      problem.cuts[candidate.cut].profile, candidate.balance,
+      explain_options(problem, candidate.cut, without, candidate.checkpoints), more_time, most);
+  if (*result.schedule == without) return std::nullopt;
   predict(problem, result);
   return result;
 }

@@ -23,6 +23,7 @@
 #include "gpipe/internal/tensors/value.h"
 #include "skip/layout.h"
 #include "skip/tracker.h"
+#include "text/exception_text.h"
 #include "text/shown.h"
 
 namespace gpipe::balance {
@@ -45,11 +46,6 @@ bool takes_statistics(const torch::nn::Module& layer) {
            takes_statistics<torch::nn::BatchNorm2dImpl>(*module) ||
            takes_statistics<torch::nn::BatchNorm3dImpl>(*module);
   });
-}
-
-std::string text_of(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  return text::shown(of_torch != nullptr ? of_torch->what_without_backtrace() : error.what());
 }
 
 struct Part {
@@ -204,7 +200,7 @@ class Checker {
       whole = call(first, last, given, all);
     } catch (const std::exception& error) {
       TORCH_CHECK_VALUE(false, "check_rows: ", name, " throws with ", rows_text(all, rows_), ": ",
-                        text_of(error));
+                        text::shown(text::message_of(error)));
     }
     const bool compares = !draws.have_changed() && !is_norm;
     bool has_rows = true;
@@ -231,7 +227,7 @@ class Checker {
       } catch (const std::exception& error) {
         add(RowProblemKind::kThrows,
             absl::StrCat("takes ", rows_text(all, rows_), " and throws with ",
-                         rows_text(part, rows_), ": ", text_of(error),
+                         rows_text(part, rows_), ": ", text::shown(text::message_of(error)),
                          ". Does it keep something of the size of the mini-batch, such as an "
                          "{N, N} mask? Make it from the input's sizes, or give it to the model as "
                          "an input (GPipeOptions::shared_inputs)"));

@@ -399,11 +399,12 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 }
 
 Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
-                            const ExplainOptions& options, double more_time) {
+                            const ExplainOptions& options, double more_time,
+                            const std::vector<int64_t>& most) {
   const StepModel model = checked_plan(profile, balance, options).model(balance);
   if (options.host_bandwidth == 0) return without_offloads(model.schedule);
   return with_offloads(model.schedule, model.costs.front().routes, model.simulate_options(),
-                       more_time);
+                       more_time, most);
 }
 
 std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,

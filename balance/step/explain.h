@@ -126,10 +126,12 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 
 // The schedule of `options` with offloads that make the memory of its workers low, as
 // with_offloads() finds them (gpipe/schedule/offloads.h), by what explain() takes actions to cost
-// and cells to hold. With `more_time` 0 no action waits for a copy. Without host_bandwidth it is
-// the schedule without offloads. Throws as explain() and with_offloads() do.
+// and cells to hold. With `more_time` 0 no action waits for a copy. `most` as for with_offloads().
+// Without host_bandwidth it is the schedule without offloads. Throws as explain() and
+// with_offloads() do.
 Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
-                            const ExplainOptions& options, double more_time = 0.0);
+                            const ExplainOptions& options, double more_time = 0.0,
+                            const std::vector<int64_t>& most = {});
 
 // Searches the cut with the shortest predicted step. The search starts from the most even cuts of
 // partition() and moves to neighboring cuts while one is faster. Unlike partition() it takes into

@@ -2,7 +2,6 @@
 // prints the table beside torchgpipe's. See README.md in this folder.
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -19,6 +18,7 @@
 #include "experiments/resnet101_accuracy/run_experiment.h"
 #include "experiments/resnet101_accuracy/settings.h"
 #include "experiments/resnet101_accuracy/source.h"
+#include "gpipe/saving/saving.h"
 #include "machine/cores.h"
 
 ABSL_FLAG(std::string, data, "",
@@ -119,7 +119,7 @@ Plan prepare() {
                     });
   if (flags.resume &&
       std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
-        return std::filesystem::exists(state_file(flags, variant.name));
+        return has_checkpoint(state_folder(flags, variant.name));
       })) {
     throw std::invalid_argument(
         "--checkpoint_dir=" + flags.state_folder +

@@ -70,6 +70,11 @@ grep -q "resumed after epoch [12] of 3" "$work/resumed.log" || fail "not resumed
 expect_mistake "seed: saved with 0, now 1" --experiment=gpipe-256 "${tiny[@]}" --seed=1 \
   --checkpoint_dir="$work/checkpoints" --resume
 
+# Before, a run was saved in a file.
+mkdir "$work/old" && echo "gpipe training state" >"$work/old/pipeline-256.checkpoint"
+expect_mistake "an older version saved a run" --experiment=gpipe-256 "${tiny[@]}" \
+  --checkpoint_dir="$work/old" --resume
+
 # An experiment that fails keeps what it reached, and the others run. (A limit on file sizes acts
 # like a full disk: nothing can be saved after the first epoch.)
 (

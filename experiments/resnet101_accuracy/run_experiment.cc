@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_format.h"
 #include "balance/costs/profiler.h"
-#include "command/files.h"
 #include "command/wrong_value.h"
 #include "experiments/data/loader.h"
 #include "experiments/frame/devices.h"
@@ -25,6 +24,7 @@
 #include "experiments/resnet101_accuracy/source.h"
 #include "experiments/rows/explain_run.h"
 #include "experiments/rows/training_run.h"
+#include "gpipe/saving/saving.h"
 #include "models/resnet.h"
 #include "text/counted.h"
 
@@ -41,7 +41,7 @@ struct Ready {
   Settings settings;
   Source source;
   std::vector<c10::Device> devices;
-  std::string state;  // the file in which it is saved; empty: it is not saved
+  std::string state;  // the folder of its checkpoint; empty: it is not saved
 
   const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
@@ -262,7 +262,7 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
 
 }  // namespace
 
-std::string state_file(const AccuracyFlags& flags, const std::string& experiment) {
+std::string state_folder(const AccuracyFlags& flags, const std::string& experiment) {
   return flags.state_folder + "/" + experiment + ".checkpoint";
 }
 
@@ -297,13 +297,18 @@ RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
             "(--limit_train)");
   }
   if (!flags.state_folder.empty()) {
-    ready->state = state_file(flags, experiment.name);
-    if (!flags.resume && !flags.overwrite && std::filesystem::exists(ready->state)) {
+    ready->state = state_folder(flags, experiment.name);
+    if (std::filesystem::is_regular_file(ready->state)) {
+      throw std::invalid_argument(ready->state +
+                                  " is a file, in which an older version saved a run, and runs are "
+                                  "saved in folders now: give another --checkpoint_dir");
+    }
+    check_checkpoint_path(ready->state);
+    if (!flags.resume && !flags.overwrite && has_checkpoint(ready->state)) {
       throw std::invalid_argument(ready->state +
                                   " is of an earlier run: --resume goes on with it, --overwrite "
                                   "begins anew, another --checkpoint_dir keeps both");
     }
-    if (!flags.resume) command::check_writable_file("--checkpoint_dir", ready->state);
     check_resumable(training_options(*ready), ready->steps_per_epoch());
   }
   return

@@ -23,8 +23,8 @@ struct AccuracyFlags {
   bool overwrite = false;
 };
 
-// The file in which an experiment is saved. Requirements: flags.state_folder is set.
-std::string state_file(const AccuracyFlags& flags, const std::string& experiment);
+// The folder of an experiment's checkpoint. Requirements: flags.state_folder is set.
+std::string state_folder(const AccuracyFlags& flags, const std::string& experiment);
 
 // The settings of the experiment under the flags. Throws std::invalid_argument if they do not fit.
 Settings settle(const AccuracyFlags& flags, const Experiment& experiment);

@@ -1,16 +1,12 @@
 #include "experiments/rivals/stage_processes.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -36,23 +32,6 @@ void set_environment(const std::string& name, const std::string& value) {
 void set_rank(int64_t rank) {
   for (const char* name : {"RANK", "LOCAL_RANK"}) set_environment(name, std::to_string(rank));
 }
-
-// Both ends of a pipe. Processes that are started later do not inherit them.
-struct Pipe {
-  Pipe() {
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-      throw std::system_error(errno, std::generic_category(), "a pipe to another stage's process");
-    }
-  }
-  ~Pipe() {
-    for (const int end : ends) {
-      if (end >= 0) close(end);
-    }
-  }
-  std::FILE* open(int end, const char* mode) { return fdopen(std::exchange(ends[end], -1), mode); }
-
-  int ends[2] = {-1, -1};
-};
 
 // Waits for a process and returns its status. A process that does not end in time is killed.
 int end_of(pid_t pid) {
@@ -96,31 +75,20 @@ StageProcesses::~StageProcesses() {
 }
 
 void StageProcesses::start(const std::vector<std::string>& command, int64_t rank) {
-  Pipe input, output;
-  std::vector<char*> arguments;
-  for (const std::string& argument : command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, input.ends[0], STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, output.ends[1], STDOUT_FILENO);
-  Process process;
-  process.rank = rank;
   set_rank(rank);
-  set_environment(kMark, "1");
-  const int error = posix_spawnp(&process.pid, arguments[0], &actions, /*attrp=*/nullptr,
-                                 arguments.data(), environ);
-  unsetenv(kMark);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    throw std::system_error(error, std::generic_category(),
-                            "the process of stage " + std::to_string(rank) + ", " + command[0]);
+  const char* const path = std::getenv("PATH");
+  distributed::ChildOptions child;
+  child.program = distributed::find_program(command[0], path == nullptr ? "" : path, "");
+  child.arguments = command;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    child.environment.emplace_back(*variable);
   }
-  process.input = input.open(1, "w");
-  process.output = output.open(0, "r");
-  processes_.push_back(process);
+  child.environment.push_back(std::string(kMark) + "=1");
+  child.input = distributed::ChildInput::kPipe;
+  child.shares_error = true;
+  const distributed::ChildProcess process = distributed::start_child(child);
+  processes_.push_back(
+      {rank, process.pid, fdopen(process.input, "w"), fdopen(process.output, "r")});
 }
 
 void StageProcesses::tell(const std::string& line) {

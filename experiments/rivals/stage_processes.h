@@ -20,7 +20,7 @@ namespace gpipe::experiments {
 // environment what torchrun would set. The first passes each line of its input on to the others and
 // reads their answers; they share its standard error. pipelining_side.py works in the same way.
 //
-// Requirements: made before this process has threads that read the environment.
+// Requirements: made before this process has other threads.
 //
 // Example, in all of them:
 //   StageProcesses others(command, stages);
@@ -32,8 +32,8 @@ namespace gpipe::experiments {
 class StageProcesses {
  public:
   // `command`: a program and its arguments. No processes are started if there is one stage, or if
-  // this process was itself started by a StageProcesses. Throws std::system_error if a process
-  // cannot be started.
+  // this process was itself started by a StageProcesses. Throws distributed::StartError if a
+  // process cannot be started.
   StageProcesses(const std::vector<std::string>& command, int64_t stages);
   // Closes the input of the other processes. A process that has not ended a moment later is killed.
   ~StageProcesses();

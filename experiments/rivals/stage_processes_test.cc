@@ -8,8 +8,9 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <vector>
+
+#include "gpipe/distributed/launcher/child_process.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -89,7 +90,7 @@ TEST_F(StageProcessesTest, NoneIsLeft) {
 }
 
 TEST_F(StageProcessesTest, AProgramThatIsNotThereIsAnError) {
-  EXPECT_THROW(StageProcesses({"/nowhere/program"}, 2), std::system_error);
+  EXPECT_THROW(StageProcesses({"/nowhere/program"}, 2), distributed::StartError);
 }
 
 TEST_F(StageProcessesTest, StartedProcessesStartNoOthers) {

@@ -99,9 +99,7 @@ void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_me
   const int64_t model = settings.copies * figures.parameter_bytes;
   outcome.figures["parameters"] = static_cast<double>(figures.parameters);
   outcome.figures["model_memory"] = text::in_gib(model);
-  Json peaks = Json::array();
-  for (const DevicePeak& peak : figures.peaks) peaks.push_back(peak.bytes);
-  outcome.settings["peak_bytes"] = peaks;
+  outcome.settings["peak_bytes"] = figures.peaks;
   if (out_of_memory) return;
   outcome.figures["activation_memory"] = text::in_gib(figures.total() - model);
   outcome.figures["memory"] = text::in_gib(figures.total());
@@ -112,11 +110,8 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
   outcome.settings["capacity_bytes"] = kP40Bytes;
   outcome.settings["live_bytes"] = planned.live;
   fill(settings, planned.figures, planned.out_of_memory, outcome);
-  const auto& peaks = planned.figures.peaks;
-  const int64_t most =
-      std::max_element(peaks.begin(), peaks.end(), [](const DevicePeak& a, const DevicePeak& b) {
-        return a.bytes < b.bytes;
-      })->bytes;
+  const std::vector<int64_t>& peaks = planned.figures.peaks;
+  const int64_t most = *std::max_element(peaks.begin(), peaks.end());
   if (planned.out_of_memory) {
     outcome.note = absl::StrFormat("out of memory: %.1f GiB of %.1f; ", text::in_gib(most),
                                    text::in_gib(kP40Bytes)) +

@@ -6,11 +6,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <numeric>
 
 #include "balance/memory/caching_allocator.h"
 #include "experiments/frame/memory_limit.h"
 #include "experiments/frame/trainer.h"
 #include "gpipe/gpipe.h"
+#include "interception/peak_memory.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::experiments {
@@ -58,15 +60,13 @@ std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& n
 }  // namespace
 
 int64_t MemoryFigures::total() const {
-  int64_t sum = 0;
-  for (const DevicePeak& peak : peaks) sum += peak.bytes;
-  return sum;
+  return std::accumulate(peaks.begin(), peaks.end(), int64_t{0});
 }
 
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check) {
   MemoryFigures figures;
   const MemoryLimit limit(limit_of_run(run.devices));
-  PeakMemory memory(run.devices);
+  internal::PeakMemory memory(run.devices);
   at::manual_seed(run.seed);
   torch::nn::Sequential network = run.network.make();
   count_parameters(network, figures);
@@ -75,13 +75,13 @@ MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& chec
   const at::Tensor target = models::random_target(run.network, run.batch, run.devices.back());
   const std::function<void(bool)> step = step_of(run, network, input, target, check, figures);
   const std::unique_ptr<torch::optim::Optimizer> optimizer = run.optimizer(network->parameters());
-  memory.reset();
+  memory.reset(/*gives_back=*/true);
   for (int k = 0; k < kSteps; ++k) {
     check();
     step(k + 1 == kSteps);
     optimizer->step();
   }
-  figures.peaks = memory.peaks();
+  figures.peaks = memory.held();
   return figures;
 }
 
@@ -112,13 +112,12 @@ PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
       {models::random_target(run.network, run.batch, at::kMeta)}, loss_of(run.network), options);
   planned.live = plan.total_bytes();
   planned.out_of_memory = plan.total_reserved() < 0;
-  std::vector<int64_t> reserved;
+  std::vector<int64_t>& peaks = planned.figures.peaks;
   if (planned.out_of_memory) {
-    reserved = balance::peak_reserved(plan.trace);
+    peaks = balance::peak_reserved(plan.trace);
   } else {
-    for (const balance::DeviceMemory& device : plan.devices) reserved.push_back(device.reserved);
+    for (const balance::DeviceMemory& device : plan.devices) peaks.push_back(device.reserved);
   }
-  for (const int64_t bytes : reserved) planned.figures.peaks.push_back({c10::kCPU, bytes});
   return planned;
 }
 

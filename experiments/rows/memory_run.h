@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "balance/memory/memory_plan.h"
-#include "experiments/rows/peak_memory.h"
 #include "gpipe/pipeline_setup.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/routes.h"
@@ -33,8 +32,8 @@ struct MemoryRun {
 struct MemoryFigures {
   int64_t parameters = 0;  // the number of parameters
   int64_t parameter_bytes = 0;
-  std::vector<DevicePeak> peaks;  // the peak of each device, once
-  std::optional<Routes> routes;   // the routes of a pipeline that was run
+  std::vector<int64_t> peaks;    // the bytes that each device held at most, each device once
+  std::optional<Routes> routes;  // the routes of a pipeline that was run
 
   int64_t total() const;  // the sum of the peaks
 };
@@ -51,8 +50,8 @@ struct MemoryFigures {
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check);
 
 // The same figures from a memory plan: nothing is run, each partition has a device of its own with
-// `capacity` bytes, and a plain network is one partition. The peaks (labeled CPU, since there is no
-// device) are what the allocator for CUDA would reserve.
+// `capacity` bytes, and a plain network is one partition. The peaks are what the allocator for CUDA
+// would reserve.
 struct PlannedMemory {
   MemoryFigures figures;
   int64_t live = 0;  // the peaks of the tensors, summed

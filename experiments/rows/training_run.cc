@@ -3,57 +3,92 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/sgd.h>
 
-#include <filesystem>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "command/progress.h"
 #include "experiments/frame/stopwatch.h"
 #include "experiments/frame/trace.h"
-#include "experiments/rows/training_state.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
+#include "text/shown.h"
 
 namespace gpipe::experiments {
 namespace {
 
-// What a saved run records about itself.
+// What a saved run records about itself, in Progress::settings.
 struct History {
+  std::map<std::string, std::string> config;
   int64_t planned = 0;  // the number of epochs that were planned
   std::vector<EpochResult> epochs;
 };
+
+// The config without bytes that JSON cannot have.
+std::map<std::string, std::string> shown(std::map<std::string, std::string> config) {
+  for (auto& [key, value] : config) value = text::shown(value);
+  return config;
+}
 
 std::string to_text(const History& history) {
   nlohmann::json list = nlohmann::json::array();
   for (const EpochResult& e : history.epochs) {
     list.push_back({e.lr, e.train_loss, e.seconds, e.throughput, e.valid_loss, e.accuracy});
   }
-  return nlohmann::json({{"planned", history.planned}, {"epochs", list}}).dump();
+  return nlohmann::json(
+             {{"config", history.config}, {"planned", history.planned}, {"epochs", list}})
+      .dump();
 }
 
-History history_of(const std::string& text) {
+History history_of(const std::string& path) {
   History history;
   // A loss that was not finite is stored as null.
   const auto number = [](const nlohmann::json& value) {
     return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
   };
-  const nlohmann::json json = nlohmann::json::parse(text);
-  history.planned = json.at("planned");
-  for (const nlohmann::json& e : json.at("epochs")) {
-    history.epochs.push_back({number(e.at(0)), number(e.at(1)), number(e.at(2)), number(e.at(3)),
-                              number(e.at(4)), number(e.at(5))});
+  try {
+    const nlohmann::json json = nlohmann::json::parse(read_progress(path).settings);
+    history.config = json.at("config");
+    history.planned = json.at("planned");
+    for (const nlohmann::json& e : json.at("epochs")) {
+      history.epochs.push_back({number(e.at(0)), number(e.at(1)), number(e.at(2)), number(e.at(3)),
+                                number(e.at(4)), number(e.at(5))});
+    }
+  } catch (const nlohmann::json::exception&) {
+    TORCH_CHECK_VALUE(false, path,
+                      " is not a checkpoint of this program; begin anew in another folder");
   }
   return history;
 }
 
+std::string differences(const std::map<std::string, std::string>& saved,
+                        const std::map<std::string, std::string>& now) {
+  const auto value = [](const auto& config, const std::string& key) {
+    const auto found = config.find(key);
+    return found == config.end() ? "nothing" : found->second;
+  };
+  std::map<std::string, std::string> all = saved;
+  all.insert(now.begin(), now.end());
+  std::string text;
+  for (const auto& [key, unused] : all) {
+    const std::string before = value(saved, key), after = value(now, key);
+    if (before != after) text += "\n  " + key + ": saved with " + before + ", now " + after;
+  }
+  return text;
+}
+
 // The history of a saved run that `options` may resume. If the number of epochs is another one, the
 // learning rates of the finished epochs must be the same.
-History checked_history(const TrainingState& state, const TrainingOptions& options,
-                        int64_t steps_per_epoch) {
-  History history = history_of(state.history);
+History checked_history(const TrainingOptions& options, int64_t steps_per_epoch) {
+  History history = history_of(options.state);
+  const std::string different = differences(history.config, shown(options.config));
+  TORCH_CHECK_VALUE(
+      different.empty(), options.state, " belongs to another run:", different,
+      "\nResume with the same settings, or begin anew with --overwrite, or in another folder.");
   const auto finished = static_cast<int64_t>(history.epochs.size());
-  TORCH_CHECK_VALUE(finished == state.epochs, options.state, " is damaged: it has ", state.epochs,
-                    " epochs, but ", finished, " results; begin anew with --overwrite");
   TORCH_CHECK_VALUE(finished <= options.epochs, "--epochs=", options.epochs, ": ", options.state,
                     " has ", finished,
                     " epochs already; give at least as many, or begin anew with --overwrite");
@@ -65,6 +100,17 @@ History checked_history(const TrainingState& state, const TrainingOptions& optio
                       step / steps_per_epoch + 1, " on; resume with --epochs=", history.planned);
   }
   return history;
+}
+
+// The trainer's pipeline. The bare network of the other ways becomes one of a single stage, with
+// the same parameters, because checkpoints are of pipelines.
+GPipe pipeline_of(Trainer& trainer) {
+  const std::shared_ptr<torch::nn::Module> module = trainer.module().shared_from_this();
+  if (auto pipe = std::dynamic_pointer_cast<GPipeImpl>(module)) return GPipe(std::move(pipe));
+  const torch::nn::Sequential network(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module));
+  return GPipe(
+      network,
+      GPipeOptions({static_cast<int64_t>(network->size())}).devices({trainer.input_device()}));
 }
 
 class TrainingRun {
@@ -98,9 +144,11 @@ class TrainingRun {
                           epoch.throughput, epoch.valid_loss, epoch.accuracy));
       if (options_.on_epoch) options_.on_epoch(result_.epochs);
       if (!options_.state.empty()) {
-        save_training_state(options_.state, trainer_.module(), optimizer_,
-                            {static_cast<int64_t>(result_.epochs.size()), options_.config,
-                             to_text(History{options_.epochs, result_.epochs})});
+        Progress progress;
+        progress.step = static_cast<int64_t>(result_.epochs.size()) * train_.batches();
+        progress.settings = to_text({shown(options_.config), options_.epochs, result_.epochs});
+        GPipe pipe = pipeline_of(trainer_);
+        save_checkpoint(pipe, optimizer_, progress, options_.state);
       }
     }
     result_.unreadable = train_.unreadable() + validation_.unreadable();
@@ -118,16 +166,15 @@ class TrainingRun {
 
   void resume() {
     if (!options_.resume) return;
-    if (!std::filesystem::exists(options_.state)) {
+    if (!has_checkpoint(options_.state)) {
       say("nothing saved in " + options_.state + ": from the beginning");
       return;
     }
-    const TrainingState state =
-        load_training_state(options_.state, trainer_.module(), optimizer_, options_.config);
-    const History history = checked_history(state, options_, train_.batches());
-    result_.epochs = history.epochs;
+    result_.epochs = checked_history(options_, train_.batches()).epochs;
+    GPipe pipe = pipeline_of(trainer_);
+    load_checkpoint(pipe, optimizer_, options_.state);
     if (options_.on_epoch) options_.on_epoch(result_.epochs);
-    say(absl::StrFormat("resumed after epoch %d of %d", state.epochs, options_.epochs));
+    say(absl::StrFormat("resumed after epoch %d of %d", result_.epochs.size(), options_.epochs));
   }
 
   std::string label(const char* what) const {
@@ -227,8 +274,7 @@ class TrainingRun {
 }  // namespace
 
 void check_resumable(const TrainingOptions& options, int64_t steps_per_epoch) {
-  if (!options.resume || !std::filesystem::exists(options.state)) return;
-  checked_history(read_training_state(options.state, options.config), options, steps_per_epoch);
+  if (options.resume && has_checkpoint(options.state)) checked_history(options, steps_per_epoch);
 }
 
 TrainingResult run_training(Trainer& trainer, Loader& train, Loader& validation,

@@ -40,9 +40,10 @@ struct TrainingOptions {
   // The file for the timeline of a pipeline's last step of training; empty: none. A run that is
   // stopped before, or resumed at its end, writes none.
   std::string trace;
-  // The file in which the run is saved after every epoch; empty: it is not saved.
+  // The folder of the checkpoint (gpipe/saving/saving.h), which is written after every epoch;
+  // empty: none is.
   std::string state;
-  // Whether to begin from the file `state`, if it exists.
+  // Whether to begin from the checkpoint, if it exists.
   bool resume = false;
   // What must be the same on resume. The number of epochs is not part of it: it may change if the
   // learning rates of the epochs already run would have been the same.
@@ -58,11 +59,11 @@ struct TrainingResult {
 };
 
 // Checks before the work that options.state fits the options, if it exists and is to be resumed.
-// Throws c10::ValueError.
+// Throws c10::ValueError, and std::runtime_error for a damaged one.
 void check_resumable(const TrainingOptions& options, int64_t steps_per_epoch);
 
 // Throws what the trainer and the loaders throw, c10::ValueError for a state that does not fit, and
-// std::runtime_error if the state cannot be written.
+// what save_checkpoint() and load_checkpoint() throw.
 TrainingResult run_training(Trainer& trainer, Loader& train, Loader& validation,
                             const TrainingOptions& options, const RunContext& context);
 

@@ -6,18 +6,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "experiments/data/fake.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
 
 namespace gpipe::experiments {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& labels) {
@@ -112,11 +118,34 @@ TEST_F(TrainingRunTest, NoOtherLengthWhereTheLearningRatesWereOthers) {
   EXPECT_EQ(run(4).epochs.size(), 4u) << "only the first epoch was run";
 }
 
+TEST_F(TrainingRunTest, AnotherConfigIsRefusedAndNamed) {
+  options_.config = {{"batch", "8"}, {"seed", "1"}, {"data", "a folder\xff"}};
+  run(1);
+  options_.resume = true;
+  EXPECT_NO_THROW(run(2));
+  options_.config = {{"batch", "16"}, {"network", "small"}, {"data", "a folder\xff"}};
+  const auto has_differences = ThrowsMessage<c10::ValueError>(AllOf(
+      HasSubstr("batch: saved with 8, now 16"), HasSubstr("network: saved with nothing, now small"),
+      HasSubstr("seed: saved with 1, now nothing"), Not(HasSubstr("data: "))));
+  EXPECT_THAT([&] { run(3); }, has_differences);
+  EXPECT_THAT([&] { check_resumable(options_, 2); }, has_differences);
+}
+
+TEST_F(TrainingRunTest, ACheckpointOfAnotherProgramIsRefused) {
+  torch::nn::Sequential network(torch::nn::Linear(1, 1));
+  GPipe pipe(network, {1});
+  torch::optim::SGD optimizer(pipe->parameters(), 0.1);
+  save_checkpoint(pipe, optimizer, {}, options_.state);
+  options_.resume = true;
+  EXPECT_THAT([&] { check_resumable(options_, 2); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("not a checkpoint of this program")));
+}
+
 TEST_F(TrainingRunTest, AStateThatCannotBeWrittenLosesNoResult) {
-  std::filesystem::create_directories(options_.state);  // a folder where the file belongs
+  std::ofstream(options_.state) << "a file where the folder belongs";
   std::size_t reached = 0;
   options_.on_epoch = [&reached](const auto& epochs) { reached = epochs.size(); };
-  EXPECT_THROW(run(2), std::runtime_error);
+  EXPECT_THROW(run(2), c10::ValueError);
   EXPECT_EQ(reached, 1u);
 }
 

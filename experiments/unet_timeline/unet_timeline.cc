@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +32,6 @@
 #include "experiments/frame/variants.h"
 #include "experiments/rows/explain_run.h"
 #include "experiments/rows/layer_costs.h"
-#include "experiments/rows/peak_memory.h"
 #include "experiments/rows/simulated_speed.h"
 #include "experiments/rows/simulation_flags.h"
 #include "experiments/rows/speed_run.h"
@@ -39,6 +39,7 @@
 #include "experiments/unet_timeline/published.h"
 #include "experiments/unet_timeline/simulated.h"
 #include "gpipe/timeline/time_split.h"
+#include "interception/peak_memory.h"
 #include "meta/meta_scope.h"
 #include "models/by_name.h"
 #include "models/unet.h"
@@ -209,7 +210,7 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
                      },
                      loss_of};
   const MemoryLimit limit(limit_of_run(settings.devices));
-  std::optional<PeakMemory> memory(settings.devices);
+  std::optional<internal::PeakMemory> memory(settings.devices);
   const std::unique_ptr<Trainer> trainer = make_pipeline_trainer(
       task,
       pipeline_options(settings.setup, settings.devices).ablation(settings.variant.ablation()),
@@ -227,12 +228,11 @@ void measure(const CommonFlags& flags, const Settings& settings, Outcome& outcom
   options.skip_epochs = flags.skip_epochs;
   options.utilization = on_cpu;
   options.trace = flags.trace;
-  memory->reset();
+  memory->reset(/*gives_back=*/true);
   run_speed(*trainer, optimizer, images, targets, options, context, outcome);
   if (outcome.origin == Origin::kMeasured) {
-    int64_t bytes = 0;
-    for (const DevicePeak& peak : memory->peaks()) bytes += peak.bytes;
-    outcome.figures["memory"] = text::in_gib(bytes);
+    const std::vector<int64_t> held = memory->held();
+    outcome.figures["memory"] = text::in_gib(std::accumulate(held.begin(), held.end(), int64_t{0}));
   }
   memory.reset();  // explain_run() counts memory itself
   if (flags.explain && outcome.origin == Origin::kMeasured) {

@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/bytes.h"
+#include "text/exception_text.h"
 
 namespace gpipe {
 
@@ -21,7 +21,7 @@ std::string from_rank_0(const World& world, const std::function<std::string()>& 
         own = {true, make()};
       } catch (...) {
         error = std::current_exception();
-        own = {false, distributed::text_of_current_exception()};
+        own = {false, text::message_of_current_exception()};
       }
     }
     auto [is_made, text] = internal::from_bytes<std::pair<bool, std::string>>(

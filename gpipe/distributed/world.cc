@@ -23,7 +23,6 @@
 #include "gpipe/distributed/connect_world.h"
 #include "gpipe/distributed/control/agreement.h"
 #include "gpipe/distributed/control/control.h"
-#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/distributed/error_file.h"
 #include "gpipe/distributed/meet/c10d.h"
@@ -40,6 +39,7 @@
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/fork_guard.h"
+#include "text/exception_text.h"
 
 namespace gpipe {
 namespace distributed {
@@ -137,7 +137,7 @@ class ConnectedProcesses final : public Processes, public internal::LinkedProces
   }
   void write_error_file() noexcept {
     has_error_file_ = true;
-    error_file_.write(text_of_current_exception());
+    error_file_.write(text::message_of_current_exception());
   }
 
   internal::Connected connected_;
@@ -215,7 +215,7 @@ class ConnectedProcesses::ConnectedCall final : public Call {
       }
     }
     Fault fault;
-    fault.text = text_of_current_exception();
+    fault.text = text::message_of_current_exception();
     processes_.control().report(std::move(fault));
   }
 
@@ -447,7 +447,7 @@ World connect_world(const Environment& environment, const WorldOptions& options,
         std::make_shared<ConnectedProcesses>(Session::connect(environment, session), kind, session),
         environment.rank, environment.size, environment.local_rank);
   } catch (...) {
-    ErrorFile(environment.error_file).write(text_of_current_exception());
+    ErrorFile(environment.error_file).write(text::message_of_current_exception());
     throw;
   }
 }

@@ -1,6 +1,6 @@
 """What the rivals' programs share: flags, the device, values by position, memory, the answers to commands.
 
-Runs in the Python of the rivals, with torch. fill.cc and peak_memory.cc are the same in C++.
+Runs in the Python of the rivals, with torch. fill.cc and resident_peak.cc are the same in C++.
 """
 
 import argparse

@@ -28,8 +28,7 @@ constexpr int kNotRun = 126;
 struct Pipe {
   Pipe() {
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      throw StartError("no pipe for the output of a process: " + std::string(std::strerror(errno)),
-                       kNotRun);
+      throw StartError("no pipe to another process: " + std::string(std::strerror(errno)), kNotRun);
     }
   }
   ~Pipe() {
@@ -90,36 +89,41 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
+void give_back(const ParentState& parent) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = parent.open_files;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  sigaction(SIGPIPE, &parent.pipe_signal, nullptr);
+  sigaction(SIGCHLD, &parent.child_signal, nullptr);
+  sigprocmask(SIG_SETMASK, &parent.signal_mask, nullptr);
+}
+
+// The child's standard streams; `input` is -1 for /dev/null.
+struct Streams {
+  int input, output, error;
+};
+
 // Turns the child into the program. Runs in the child, and returns only if something fails.
 Failure become(const ChildOptions& options, char* const* arguments, char* const* environment,
-               pid_t parent, int output, int error) {
+               pid_t parent, Streams streams) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kNotRun);  // the parent died before prctl() was called
-  if (!options.inherit_input) {
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0) return {Step::kInput, errno};
-  }
-  if (dup2(output, STDOUT_FILENO) < 0 || dup2(error, STDERR_FILENO) < 0) {
+  if (streams.input < 0) streams.input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (streams.input < 0 || dup2(streams.input, STDIN_FILENO) < 0) return {Step::kInput, errno};
+  if (dup2(streams.output, STDOUT_FILENO) < 0 || dup2(streams.error, STDERR_FILENO) < 0) {
     return {Step::kOutput, errno};
   }
   if (!options.cores.empty() && !bind_to_cores(options.cores)) return {Step::kCores, errno};
   if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) {
     return {Step::kDirectory, errno};
   }
-  rlimit files = {};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = options.parent.open_files;
-    setrlimit(RLIMIT_NOFILE, &files);
-  }
-  sigaction(SIGPIPE, &options.parent.pipe_signal, nullptr);
-  sigaction(SIGCHLD, &options.parent.child_signal, nullptr);
-  sigprocmask(SIG_SETMASK, &options.parent.signal_mask, nullptr);
+  if (options.parent) give_back(*options.parent);
   execve(options.program.c_str(), arguments, environment);
   return {Step::kProgram, errno};
 }
-
-void do_not_block(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 // Whether `path` is a file that may be run. If it exists but may not be run, *why becomes the
 // reason.
@@ -207,8 +211,10 @@ std::string find_program(const std::string& program, const std::string& path,
 }
 
 ChildProcess start_child(const ChildOptions& options) {
+  std::optional<Pipe> input, error;
+  if (options.input == ChildInput::kPipe) input.emplace();
+  if (!options.shares_error) error.emplace();
   Pipe output;
-  Pipe error;
   Pipe failed;  // the system closes the child's end when the program begins
   const std::vector<char*> arguments = pointers(options.arguments);
   const std::vector<char*> environment = pointers(options.environment);
@@ -220,8 +226,10 @@ ChildProcess start_child(const ChildOptions& options) {
                      kNotRun);
   }
   if (child == 0) {
-    const Failure failure = become(options, arguments.data(), environment.data(), parent,
-                                   output.ends[1], error.ends[1]);
+    const int none = options.input == ChildInput::kParents ? STDIN_FILENO : -1;
+    const Failure failure = become(
+        options, arguments.data(), environment.data(), parent,
+        {input ? input->ends[0] : none, output.ends[1], error ? error->ends[1] : STDERR_FILENO});
     [[maybe_unused]] const ssize_t told = write(failed.ends[1], &failure, sizeof failure);
     _exit(kNotRun);
   }
@@ -235,9 +243,7 @@ ChildProcess start_child(const ChildOptions& options) {
     waitpid(child, nullptr, 0);
     throw StartError(describe(failure, options), kNotRun);
   }
-  do_not_block(output.ends[0]);
-  do_not_block(error.ends[0]);
-  return {child, output.release(0), error.release(0)};
+  return {child, input ? input->release(1) : -1, output.release(0), error ? error->release(0) : -1};
 }
 
 std::string describe_signal(int signal) {

@@ -1,4 +1,4 @@
-// ChildProcess: one process of the launcher. Finds its program, starts it, and describes how it
+// ChildProcess: a process that this one starts. Finds its program, starts it, and describes how it
 // ended.
 #ifndef GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
 #define GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <csignal>
+#include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -38,21 +40,25 @@ struct ParentState {
   unsigned long open_files;  // the soft limit
 };
 
+enum class ChildInput : uint8_t { kNothing, kParents, kPipe };
+
 struct ChildOptions {
   std::string program;                 // from find_program()
   std::vector<std::string> arguments;  // the first is the program's name
   std::vector<std::string> environment;
-  std::string directory;       // to start in; empty: the parent's
-  bool inherit_input = false;  // false: the child reads /dev/null
-  std::vector<int> cores;      // to bind the child to; empty: all
-  ParentState parent;
+  std::string directory;  // to start in; empty: the parent's
+  ChildInput input = ChildInput::kNothing;
+  bool shares_error = false;          // with the parent; false: a pipe
+  std::vector<int> cores;             // to bind the child to; empty: all
+  std::optional<ParentState> parent;  // none: the parent has not changed it
 };
 
 // A running process. It leads a session and a process group of its own, and dies if its parent
-// does. Reading `output` and `error` does not block. This struct owns nothing: its user closes the
-// descriptors and waits for the process.
+// does. This struct owns nothing: its user closes the descriptors, of which those without a pipe
+// are -1, and waits for the process.
 struct ChildProcess {
   pid_t pid = -1;
+  int input = -1;
   int output = -1;
   int error = -1;
 };

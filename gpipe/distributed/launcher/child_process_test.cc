@@ -44,10 +44,11 @@ class ChildProcessTest : public ::testing::Test {
     ChildOptions result;
     result.program = "/bin/sh";
     result.arguments = {"sh", "-c", script};
-    sigprocmask(SIG_SETMASK, nullptr, &result.parent.signal_mask);
-    sigaction(SIGPIPE, nullptr, &result.parent.pipe_signal);
-    sigaction(SIGCHLD, nullptr, &result.parent.child_signal);
-    result.parent.open_files = 100;
+    ParentState& parent = result.parent.emplace();
+    sigprocmask(SIG_SETMASK, nullptr, &parent.signal_mask);
+    sigaction(SIGPIPE, nullptr, &parent.pipe_signal);
+    sigaction(SIGCHLD, nullptr, &parent.child_signal);
+    parent.open_files = 100;
     return result;
   }
 
@@ -122,6 +123,22 @@ TEST_F(ChildProcessTest, HasItsOwnSessionAndWhatItWasGiven) {
   const std::string output = output_of(child);
   const std::string pid = output.substr(0, output.find(' '));
   EXPECT_EQ(output, pid + " " + pid + " " + pid + "\nb c\n/usr\n100\n");
+}
+
+TEST_F(ChildProcessTest, ReadsAPipeAndSharesTheErrorOutput) {
+  ChildOptions child = options("read line; echo got $line; [ /proc/$$/fd/2 -ef /proc/$PPID/fd/2 ]");
+  child.input = ChildInput::kPipe;
+  child.shares_error = true;
+  const ChildProcess process = start_child(child);
+  EXPECT_EQ(process.error, -1);
+  EXPECT_EQ(write(process.input, "it\n", 3), 3);
+  int status = -1;
+  EXPECT_EQ(waitpid(process.pid, &status, 0), process.pid);
+  EXPECT_EQ(status, 0);
+  char text[16];
+  EXPECT_EQ(std::string(text, read(process.output, text, sizeof text)), "got it\n");
+  close(process.input);
+  close(process.output);
 }
 
 TEST_F(ChildProcessTest, GetsBackTheSignalsOfItsParent) {

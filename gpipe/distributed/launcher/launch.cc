@@ -1,5 +1,6 @@
 #include "gpipe/distributed/launcher/launch.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -121,9 +122,10 @@ class Run {
 
   ChildProcess start_process(int64_t rank) {
     child_.environment = environment_of(rank);
-    child_.inherit_input = options_.input && rank == 0;
+    child_.input = options_.input && rank == 0 ? ChildInput::kParents : ChildInput::kNothing;
     child_.cores = shares_[static_cast<std::size_t>(rank)];
     const ChildProcess process = start_child(child_);
+    for (const int end : {process.output, process.error}) fcntl(end, F_SETFL, O_NONBLOCK);
     guardian_.watch(process.pid);
     meeting_.started(rank);
     return process;

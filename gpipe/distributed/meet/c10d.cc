@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/meet/batch_threads.h"
 #include "gpipe/distributed/sockets/new_listeners.h"
 #include "gpipe/distributed/sockets/no_sigpipe.h"
 #include "gpipe/distributed/sockets/private_descriptors.h"
+#include "text/exception_text.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -35,7 +35,7 @@ auto throwing(const Call& call) {
   try {
     return call();
   } catch (const c10::Error& error) {
-    throw Error(text_of(error));
+    throw Error(text::message_of(error));
   }
 }
 

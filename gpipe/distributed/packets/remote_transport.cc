@@ -21,13 +21,13 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/packets/packet_codec.h"
 #include "gpipe/distributed/packets/transit.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"
+#include "text/exception_text.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -295,7 +295,8 @@ class RemoteTransport::Impl {
     } catch (const c10::OutOfMemoryError&) {
       throw;  // this process's own failure
     } catch (const std::exception&) {
-      fail("receiving from " + rank_name(message.from) + " failed: " + text_of_current_exception());
+      fail("receiving from " + rank_name(message.from) +
+           " failed: " + text::message_of_current_exception());
     }
   }
 
@@ -524,14 +525,14 @@ class RemoteTransport::Impl {
       throw;
     } catch (const DistributedFailure&) {
       if (control_->failed()) return;  // not this rank's own failure
-      fault.text = text_of_current_exception();
+      fault.text = text::message_of_current_exception();
       control_->report(std::move(fault), epoch_);
     } catch (...) {
       // The stage's thread may be in another layer by now.
       if (options_.current_layer != nullptr && fault.stage >= 0 && !current.left) {
         fault.layer = options_.current_layer(fault.stage);
       }
-      fault.text = text_of_current_exception();
+      fault.text = text::message_of_current_exception();
       control_->report(std::move(fault), epoch_);
     }
   }

@@ -27,6 +27,7 @@
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/tensors/twins.h"
 #include "gpipe/internal/threads/process_settings.h"
+#include "text/exception_text.h"
 #include "text/shown.h"
 #include "tied/tied_layer.h"
 
@@ -325,7 +326,7 @@ void StageGraphs::replay_forward(const RunContext& run, int64_t micro_batch,
   try {
     slot.forward->replay();
   } catch (const std::exception& error) {
-    give_up("a replay failed: " + message_of(error));
+    give_up("a replay failed: " + text::message_of(error));
     throw;
   }
   ++use_.replayed;

@@ -15,6 +15,7 @@
 #include "gpipe/internal/graphs/stage_graphs_slot.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "text/exception_text.h"
 
 namespace gpipe::internal {
 namespace {
@@ -109,7 +110,7 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   try {
     graph->graph->replay();
   } catch (const std::exception& error) {
-    give_up("a replay failed: " + message_of(error));
+    give_up("a replay failed: " + text::message_of(error));
     throw;
   }
   ++use_.replayed;

@@ -23,6 +23,7 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/tensors/twins.h"
+#include "text/exception_text.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -83,7 +84,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record(const RunContext& run, En
     record_with_all_memory(
         *graphs_, [&] { slot = record_forward(run, entry, places, inputs, layers, place); });
   } catch (const std::exception& error) {
-    give_up(place + " cannot be recorded: " + message_of(error));
+    give_up(place + " cannot be recorded: " + text::message_of(error));
     return nullptr;
   } catch (...) {
     give_up(place + " cannot be recorded: it threw something else than an exception");
@@ -252,7 +253,7 @@ StageGraphs::BackwardGraph* StageGraphs::record_backward(Slot& slot,
   try {
     record_with_all_memory(*graphs_, [&] { backward_graph = recorded_backward(slot, gradients); });
   } catch (const std::exception& error) {
-    give_up("its backward cannot be recorded: " + message_of(error));
+    give_up("its backward cannot be recorded: " + text::message_of(error));
     return nullptr;
   } catch (...) {
     give_up("its backward cannot be recorded: it threw something else than an exception");

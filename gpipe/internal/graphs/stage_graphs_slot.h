@@ -111,12 +111,6 @@ struct StageGraphs::Entry {
   std::vector<std::shared_ptr<Slot>> slots;
 };
 
-// An exception's message, without LibTorch's backtrace.
-inline std::string message_of(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
-}
-
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_GRAPHS_STAGE_GRAPHS_SLOT_H_

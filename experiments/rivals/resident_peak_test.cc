@@ -1,6 +1,5 @@
-#include "experiments/rivals/peak_memory.h"
+#include "experiments/rivals/resident_peak.h"
 
-#include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +10,7 @@
 namespace gpipe::experiments {
 namespace {
 
-TEST(PeakMemoryTest, ReadsWhatLinuxSays) {
+TEST(ResidentPeakTest, ReadsWhatLinuxSays) {
   const ResidentMemory memory = parse_resident_memory(
       "Name:\tours\nVmHWM:\t   3000 kB\nRssAnon:\t  1000 kB\nRssFile:\t 700 kB\nRssShmem:\t 5 "
       "kB\n");
@@ -20,18 +19,14 @@ TEST(PeakMemoryTest, ReadsWhatLinuxSays) {
   EXPECT_EQ(memory.other, 705 * 1024);
 }
 
-TEST(PeakMemoryTest, RefusesAStatusWithoutTheFigures) {
+TEST(ResidentPeakTest, RefusesAStatusWithoutTheFigures) {
   EXPECT_THROW(parse_resident_memory("VmHWM:\t1 kB\n"), std::runtime_error);
 }
 
-TEST(PeakMemoryTest, RefusesOtherDevices) {
-  EXPECT_THROW(PeakMemory(c10::Device(c10::kMeta)), std::invalid_argument);
-}
-
-TEST(PeakMemoryTest, SeesWhatIsHeldAndRemembersIt) {
+TEST(ResidentPeakTest, SeesWhatIsHeldAndRemembersIt) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   constexpr int64_t kSlack = int64_t{8} << 20;
-  const PeakMemory peak;
+  const ResidentPeak peak;
   EXPECT_LT(peak.bytes(), kSlack);
   {
     const auto block = std::make_unique<char[]>(kBytes);
@@ -42,7 +37,7 @@ TEST(PeakMemoryTest, SeesWhatIsHeldAndRemembersIt) {
   EXPECT_LT(peak.bytes(), kBytes + kSlack);
 }
 
-TEST(PeakMemoryTest, WhatWasFreedBeforeHidesNothing) {
+TEST(ResidentPeakTest, WhatWasFreedBeforeHidesNothing) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   std::vector<std::unique_ptr<char[]>> blocks;
   for (int k = 0; k < 64; ++k) {
@@ -50,7 +45,7 @@ TEST(PeakMemoryTest, WhatWasFreedBeforeHidesNothing) {
     std::memset(blocks.back().get(), 1, kBytes / 64);
   }
   blocks.clear();
-  const PeakMemory peak;
+  const ResidentPeak peak;
   for (int k = 0; k < 64; ++k) {
     blocks.push_back(std::make_unique<char[]>(kBytes / 64));
     std::memset(blocks.back().get(), 1, kBytes / 64);

@@ -1,4 +1,4 @@
-#include "experiments/rows/peak_memory.h"
+#include "interception/peak_memory.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -10,8 +10,10 @@
 
 #include "gpipe/testing/device.h"
 
-namespace gpipe::experiments {
+namespace gpipe::internal {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -27,30 +29,30 @@ TEST_F(PeakMemoryTest, IsOfWhatIsHeldAtOnce) {
   PeakMemory memory({gpipe::testing::device()});
   // For large blocks, CUDA's allocator reserves exactly what is taken, too.
   { const at::Tensor first = take(64); }
-  ASSERT_EQ(memory.peaks().size(), 1u);
-  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  ASSERT_EQ(memory.held().size(), 1u);
+  EXPECT_EQ(memory.held()[0], 64 * kMiB);
   const at::Tensor second = take(64);
-  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  EXPECT_EQ(memory.held()[0], 64 * kMiB);
   { const at::Tensor third = take(32); }
-  EXPECT_EQ(memory.peaks()[0].bytes, 96 * kMiB);
-  memory.reset();
-  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  EXPECT_EQ(memory.held()[0], 96 * kMiB);
+  memory.reset(/*gives_back=*/true);
+  EXPECT_EQ(memory.held()[0], 64 * kMiB);
 }
 
 TEST_F(PeakMemoryTest, SeesAllThreads) {
   PeakMemory memory({gpipe::testing::device()});
   at::Tensor kept;
   std::thread([&kept] { kept = take(64); }).join();
-  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  EXPECT_EQ(memory.held()[0], 64 * kMiB);
 }
 
 TEST_F(PeakMemoryTest, ADeviceCountsOnce) {
   const c10::Device device = gpipe::testing::device();
   PeakMemory memory({device, device, device});
   const at::Tensor held = take(64);
-  ASSERT_EQ(memory.peaks().size(), 1u);
-  EXPECT_EQ(memory.peaks()[0].device, device);
-  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  EXPECT_THAT(memory.devices(), ElementsAre(device));
+  ASSERT_EQ(memory.held().size(), 1u);
+  EXPECT_EQ(memory.held()[0], 64 * kMiB);
 }
 
 TEST_F(PeakMemoryTest, OneAtATime) {
@@ -63,4 +65,4 @@ TEST_F(PeakMemoryTest, OtherDevicesAreRefused) {
 }
 
 }  // namespace
-}  // namespace gpipe::experiments
+}  // namespace gpipe::internal
