@@ -386,8 +386,8 @@ TEST(Plan, ProgressMayEndIt) {
   EXPECT_EQ(calls, 3);
 }
 
-// plan() changes the type of what its own rooms throw only, also where a search goes on behind an
-// order that it cannot make.
+// Only what plan() itself refuses is a c10::ValueError. During "search" the callback is called
+// where an order that does not fit is passed over.
 TEST(Plan, ExceptionsOfUsersCodeAreTheirOwn) {
   const std::invalid_argument mine("mine");
   for (const char* const last : {"searching", "1f1b", "search", "planning memory, plan 1"}) {
@@ -404,7 +404,8 @@ TEST(Plan, ExceptionsOfUsersCodeAreTheirOwn) {
   EXPECT_THAT(
       [&] {
         plan(make_on_meta(), {on_meta(8)},
-             small(2).loss([&](const Tensors&, const Tensors&) -> at::Tensor { throw mine; }));
+             PlanOptions(2).chunks({4}).loss(
+                 [&](const Tensors&, const Tensors&) -> at::Tensor { throw mine; }));
       },
       ThrowsMessage<std::invalid_argument>(HasSubstr("mine")));
 }
