@@ -72,7 +72,19 @@ class Planner {
     set_up_problem();
   }
 
+  // What the rooms without LibTorch refuse is a c10::ValueError here. The exceptions of users' code
+  // are passed on as they are.
   PlanReport run() {
+    try {
+      return choose();
+    } catch (const std::invalid_argument& error) {
+      if (in_users_code_) throw;
+      TORCH_CHECK_VALUE(false, error.what());
+    }
+  }
+
+ private:
+  PlanReport choose() {
     correct_by_plans(problem_.limits, kMostPlans, [&](const std::vector<int64_t>& limits) {
       problem_.limits = limits;
       return attempt(/*least=*/false);
@@ -88,7 +100,6 @@ class Planner {
     return *std::move(report_);
   }
 
- private:
   // Searches, and plans the memory of what the search finds. Sets report_ if that fits. Returns the
   // errors of the profile on the devices that the plan exceeds; none if correcting them is of no
   // use. `least`: whether the search looks for the least memory.
@@ -237,8 +248,11 @@ class Planner {
                       "least_memory must be finite and at least 0, got ", *options_.least_memory());
   }
 
-  void tell(const std::string& note) const {
-    if (options_.progress()) options_.progress()(note);
+  void tell(const std::string& note) {
+    if (!options_.progress()) return;
+    in_users_code_ = true;
+    options_.progress()(note);
+    in_users_code_ = false;
   }
 
   void set_up_problem() {
@@ -252,7 +266,7 @@ class Planner {
     problem_.machine = options_.machine();
     problem_.machine.param_scale = param_scale(options_.optimizer(), options_.zero_grad());
     problem_.budget = options_.budget();
-    if (options_.progress()) problem_.progress = options_.progress();
+    if (options_.progress()) problem_.progress = [this](const std::string& note) { tell(note); };
     const std::vector<int64_t> all_pieces = internal::pieces_of(model_);
     for (const LayerRange& range : joined_layers(all_pieces)) {
       problem_.machine.keep_together.push_back(range);
@@ -362,6 +376,7 @@ class Planner {
     ++memory_plans_;
     const std::string note = absl::StrCat("planning memory, plan ", memory_plans_);
     tell(note);
+    in_users_code_ = true;  // the layers, the loss and the optimizer
     memory.plan = memory_plan(
         *memory_model_, sample_, options_.targets(),
         options_.loss() ? options_.loss() : LossFn(sum_of_first_output),
@@ -375,7 +390,10 @@ class Planner {
             .optimizer(options_.optimizer())
             .zero_grad(options_.zero_grad())
             .device_type(options_.device_type())
-            .progress([&](int64_t, int64_t) { tell(note); }));
+            .progress([&](int64_t, int64_t) {
+              if (options_.progress()) options_.progress()(note);
+            }));
+    in_users_code_ = false;
     for (size_t d = 0; d < devices; ++d) {
       const DeviceMemory& device = memory.plan->devices[d];
       memory.live[d] = device.peak.bytes;
@@ -537,6 +555,7 @@ class Planner {
   PlanSearch found_;
   std::vector<int64_t> found_live_;
   int64_t memory_plans_ = 0;
+  bool in_users_code_ = false;  // still true if that has thrown
 };
 
 }  // namespace

@@ -130,9 +130,9 @@ struct PlanReport {
 // the same profiles.
 //
 // Throws c10::ValueError if nothing fits, and names the nearest choice that would; for options out
-// of range; and for a profile that was made under another autocast guard or with another value of
-// deferred_batch_norm. Throws std::invalid_argument for choices that make no sense, and as
-// profile(), profile_on_meta() and memory_plan() do.
+// of range and choices that make no sense; and for a profile that was made under another autocast
+// guard or with another value of deferred_batch_norm. Throws as profile(), profile_on_meta() and
+// memory_plan() do. Passes on what the progress callback throws.
 //
 // Example:
 //   PlanReport report = plan(model, {images}, PlanOptions(8).memory(22 * gib));

@@ -472,6 +472,7 @@ class Search {
       known.push_back(key);
       if (given && budget < kLeastRuns * cost_of(candidate)) continue;
       std::optional<SearchResult> order;
+      bool in_callback = false;
       try {
         SearchOptions options =
             order_search(problem_, candidate,
@@ -479,13 +480,16 @@ class Search {
                                  options_of(candidate, candidate.checkpoints)));
         options.budget = budget;
         if (problem_.progress) {
-          options.stop = [this] {
+          options.stop = [&] {
+            in_callback = true;
             tell(kSearchedOrder);
+            in_callback = false;
             return false;
           };
         }
         order = gpipe::search(options);
       } catch (const std::invalid_argument&) {
+        if (in_callback) throw;
         continue;  // as the search counts memory, not even one micro-batch fits
       }
       spent_ += order->actions;

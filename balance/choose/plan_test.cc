@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -385,6 +386,30 @@ TEST(Plan, ProgressMayEndIt) {
   EXPECT_EQ(calls, 3);
 }
 
+// Only what plan() itself refuses is a c10::ValueError. During "search" the callback is called
+// where an order that does not fit is passed over.
+TEST(Plan, ExceptionsOfUsersCodeAreTheirOwn) {
+  const std::invalid_argument mine("mine");
+  for (const char* const last : {"searching", "1f1b", "search", "planning memory, plan 1"}) {
+    EXPECT_THAT(
+        [&] {
+          plan(make_on_meta(), {on_meta(8)},
+               PlanOptions(2).chunks({4}).progress([&](const std::string& note) {
+                 if (note == last) throw mine;
+               }));
+        },
+        ThrowsMessage<std::invalid_argument>("mine"))
+        << last;
+  }
+  EXPECT_THAT(
+      [&] {
+        plan(make_on_meta(), {on_meta(8)},
+             PlanOptions(2).chunks({4}).loss(
+                 [&](const Tensors&, const Tensors&) -> at::Tensor { throw mine; }));
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("mine")));
+}
+
 TEST(Plan, MistakesAreNamed) {
   const auto message = [](const PlanOptions& options) {
     std::string text = "none";
@@ -415,6 +440,14 @@ TEST(Plan, MistakesAreNamed) {
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("give `make`, too")));
   EXPECT_THAT(message(PlanOptions(2).chunks({9})), HasSubstr("expected 1 to the 8 rows"));
+  // Rooms without LibTorch find these, and throw std::invalid_argument.
+  EXPECT_THAT(message(PlanOptions(2).schedules({"1f2b"})), HasSubstr("1f2b"));
+  EXPECT_THAT(message(PlanOptions(2).stages_per_device({0})), HasSubstr("stages_per_device has 0"));
+  EXPECT_THAT(message(PlanOptions(2).schedules({"1f1b"}).stages_per_device({2})),
+              HasSubstr("no schedule to choose from"));
+  ExplainOptions backwards;
+  backwards.bandwidth = -1;
+  EXPECT_THAT(message(PlanOptions(2).machine(backwards)), HasSubstr("bandwidth"));
   EXPECT_THAT(bytes_text((int64_t{1} << 30) + 1), HasSubstr("1.01 GiB"))
       << "bytes are rounded up, so that the text never shows less than are needed";
   EXPECT_EQ(bytes_text(900), "900 bytes");

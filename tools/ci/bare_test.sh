@@ -24,6 +24,7 @@ esac
 END
 made_up tools/ci/readme.sh <<'END'
 echo "in place: readme"
+ls examples_before 2>/dev/null
 echo "2 passed, 0 failed"
 END
 made_up tools/ci/sanitizers.sh <<'END'
@@ -39,6 +40,7 @@ echo "rotation: $*"
 END
 made_up bin/git <<'END'
 [[ $1 != rev-parse || -z ${NO_CLONE:-} ]] || { printf 'fatal: not a git repository\nand more\n' >&2; exit 128; }
+[[ $1 != archive || -z ${HAS_BEFORE:-} ]] || { mkdir -p downstream_as_before && tar -c downstream_as_before; }
 END
 
 # check NAME CODE TEXT... -- [VARIABLE=VALUE...]: bare.sh must end with CODE, and print each TEXT.
@@ -73,6 +75,8 @@ check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/t
   $'\n5 passed, 0 failed\n' --
 check "its parts have the names that they have in place" 0 "] README: tools/ci/bare_root.sh" \
   "] sanitizers: tools/ci/bare_root.sh" --
+check "the clone has older downstream workspaces" 0 $'\ndownstream_as_before\n' -- GPIPE_CI_BARE=1 HAS_BEFORE=1
+check "it has none" 0 "as they were before: left out" -- GPIPE_CI_BARE=1
 check "no root" 0 "${in_place} making one needs root" "] README: tools/ci/readme.sh" "] sanitizers: tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' -- NOT_POSSIBLE=1
 check "no packages" 0 "${in_place} no debootstrap, or no git" "in place: readme" -- NO_PACKAGES=1
