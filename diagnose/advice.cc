@@ -63,7 +63,7 @@ class Search {
   // which keeps at most one graph for each stage.
   std::vector<PipelineSetup> with_checkpoints() const {
     PipelineSetup sparing = now_;
-    sparing.checkpoints.assign(now_.balance.size(), Checkpoint::kExceptLast);
+    sparing.checkpoint_all(Checkpoint::kExceptLast);
     return {with_fastest_modes(now_), sparing};
   }
 
@@ -126,7 +126,7 @@ class Search {
     return cut_sizes(rows_, setup.chunks).micro_batches;
   }
   Schedule schedule_of(const PipelineSetup& setup) const {
-    return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
+    return setup.schedule_for(micro_batches(setup));
   }
 
   // `start` with each schedule that it can run: the present one, and those of
@@ -150,9 +150,8 @@ class Search {
 
   bool runs(const PipelineSetup& setup) const {
     try {
-      const Schedule schedule = schedule_of(setup);
-      return schedule.stages() == static_cast<int64_t>(setup.balance.size()) &&
-             schedule.micro_batches() == micro_batches(setup);
+      (void)schedule_of(setup);
+      return true;
     } catch (const std::invalid_argument&) {
       // The generator does not support this number of micro-batches.
       return false;
@@ -177,7 +176,7 @@ class Search {
   // because the modes of one worker do not change another worker's memory. The first partitions of
   // a worker get slower modes first.
   PipelineSetup with_fastest_modes(PipelineSetup setup) const {
-    setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
+    setup.checkpoint_all(Checkpoint::kNever);
     if (options_.memory_limit <= 0) return setup;
     const Schedule schedule = schedule_of(setup);
     const bool shared = schedule.workers() < schedule.stages();
@@ -211,8 +210,7 @@ class Search {
     options.schedule = setup.schedule.make;
     static_cast<Machine&>(options) = machine_;
     options.keep_together = costs_.together;
-    setup.balance =
-        balance::best_balance(profile, static_cast<int64_t>(setup.balance.size()), options);
+    setup.balance = balance::best_balance(profile, setup.stages(), options);
     return setup;
   }
 

@@ -34,11 +34,8 @@ constexpr size_t kTurns = 5;
 at::Tensor loss(const Tensors& outputs, const Tensors&) { return outputs[0].mean(); }
 
 GPipe make_pipe(const SmallNetwork& network, const PipelineSetup& setup) {
-  return GPipe(network.make(), GPipeOptions(setup.balance)
-                                   .devices(std::vector<c10::Device>(kPartitions, c10::kCPU))
-                                   .chunks(setup.chunks)
-                                   .partition_checkpoints(setup.checkpoints)
-                                   .cpu_threads_per_stage(1));
+  const std::vector<c10::Device> devices(kPartitions, c10::kCPU);
+  return GPipe(network.make(), pipe_options(setup, devices).cpu_threads_per_stage(1));
 }
 
 // `speed_up` is the median over turns of the present step's time, divided by the time of the step
@@ -54,7 +51,7 @@ Gain follow(const SmallNetwork& network, const at::Tensor& input, const Pipeline
   GPipe after = make_pipe(network, good);
   const auto step = [&](GPipe& pipe, const PipelineSetup& setup) {
     const double begin = steady_seconds();
-    pipe->step({input}, {}, loss, StepOptions().schedule(setup.schedule.make));
+    pipe->step({input}, {}, loss, step_options(setup));
     return steady_seconds() - begin;
   };
   std::vector<double> ratios;
@@ -81,12 +78,11 @@ void compare(const SmallNetwork& network, double seconds) {
   PipelineSetup bad;
   bad.balance = {layers - layers / 2, layers / 2};
   bad.chunks = shape[0];
-  bad.checkpoints.assign(kPartitions, Checkpoint::kAlways);
+  bad.checkpoint_all(Checkpoint::kAlways);
   bad.schedule = {"gpipe", Schedule::gpipe};
   const GPipe pipe = make_pipe(network, bad);
   const Diagnosis diagnosis =
-      diagnose(pipe, {input}, {}, loss,
-               DiagnoseOptions().seconds(seconds).step(StepOptions().schedule(bad.schedule.make)));
+      diagnose(pipe, {input}, {}, loss, DiagnoseOptions().seconds(seconds).step(step_options(bad)));
   std::printf("%s\n%s", network.name.c_str(), to_text(diagnosis).c_str());
   for (const Advice& advice : diagnosis.advice) {
     const Gain real = follow(network, input, bad, advice.setup);

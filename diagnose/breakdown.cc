@@ -11,12 +11,6 @@ namespace {
 
 constexpr double kGrid = 0x1p-40;  // about a picosecond
 
-int64_t workers_of(int64_t rows, const PipelineSetup& setup) {
-  return setup.schedule
-      .make(static_cast<int64_t>(setup.balance.size()), cut_sizes(rows, setup.chunks).micro_batches)
-      .workers();
-}
-
 }  // namespace
 
 double on_grid(double seconds) { return std::round(seconds / kGrid) * kGrid; }
@@ -27,7 +21,8 @@ std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSet
     return model_step(costs, rows, setup, machine, {recompute, transfers, shared});
   };
   const ModeledStep bare = with(false, false, false);
-  const double workers = static_cast<double>(workers_of(rows, setup));
+  const int64_t micro_batches = cut_sizes(rows, setup.chunks).micro_batches;
+  const auto workers = static_cast<double>(setup.schedule_for(micro_batches).workers());
   const double reached[] = {bare.work / workers,
                             bare.busiest,
                             bare.step,

@@ -32,8 +32,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/options.h"
-#include "gpipe/pipeline_setup.h"
+#include "gpipe/setup.h"
 
 namespace gpipe {
 namespace {
@@ -51,16 +50,14 @@ constexpr char kUsage[] =
 
 constexpr int64_t kMost = int64_t{1} << 30;
 
-struct Settings {
+struct Settings : PipelineSetup {  // without a balance if the best cut is to be measured
   balance::ZooFlags zoo;
   CommandModel model;
   bool is_of_folder = false;
   bool has_weights = false;  // whether the folder of the model has weights
   std::optional<int64_t> partitions;
-  std::vector<int64_t> balance;  // empty if the best cut is to be measured
-  int64_t chunks = 8, threads = 0;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  ScheduleChoice schedule = balance::one_f_one_b();
+  int64_t threads = 0;
   double seconds = 1;
   uint64_t seed = 0;
   std::string json;  // an absolute path
@@ -68,6 +65,7 @@ struct Settings {
 
 void add_flags(Settings& settings, command::FlagSet& flags) {
   settings.zoo.batch = 32;
+  settings.chunks = 8;
   settings.zoo.add_to(flags);
   flags.add("partitions", settings.partitions, 1, kMost,
             "How many partitions. Default: as many as --balance has.");
@@ -124,9 +122,9 @@ int run(const Settings& settings) {
     if (!progress) progress.emplace(interrupt, model.title(), all);
     progress->update(done, what);
   };
-  std::vector<int64_t> balance = settings.balance;
-  if (balance.empty()) {
-    balance = balance::balance_by_time(
+  PipelineSetup setup = settings;
+  if (setup.balance.empty()) {
+    setup.balance = balance::balance_by_time(
         *settings.partitions, network, inputs,
         balance::TimeOptions()
             .timeout(settings.seconds)
@@ -135,16 +133,14 @@ int run(const Settings& settings) {
             .recompute(settings.checkpoint != Checkpoint::kNever)
             .progress([&](const balance::TimeProgress&) { interrupt.check(); }));
   }
-  const Placement placement = settings.schedule.placement(*settings.partitions);
-  const GPipe pipe(network, GPipeOptions(balance)
-                                .chunks(settings.chunks)
-                                .checkpoint(settings.checkpoint)
-                                .placement(placement)
-                                .cpu_threads_per_stage(settings.threads)
-                                .devices(std::vector<c10::Device>(balance.size(), c10::kCPU)));
+  setup.checkpoint_all(settings.checkpoint);
+  const std::vector<c10::Device> devices(setup.balance.size(), c10::kCPU);
+  const GPipe pipe(network, pipe_options(setup, devices)
+                                .placement(setup.schedule.placement(setup.stages()))
+                                .cpu_threads_per_stage(settings.threads));
   const Diagnosis diagnosis = diagnose(pipe, inputs, targets, model.loss,
                                        DiagnoseOptions()
-                                           .step(StepOptions().schedule(settings.schedule.make))
+                                           .step(step_options(setup))
                                            .seconds(settings.seconds)
                                            .progress(show)
                                            .check([&] { interrupt.check(); }));

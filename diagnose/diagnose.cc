@@ -477,7 +477,6 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   check(pipe, inputs, loss_fn, options);
   const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
   const CutSizes sizes = cut_sizes(rows, pipe->chunks());
-  const auto partitions = static_cast<int64_t>(pipe->balance().size());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool on_cpu =
       std::all_of(devices.begin(), devices.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -489,6 +488,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.setup.balance = pipe->balance();
   result.setup.chunks = pipe->chunks();
   result.setup.checkpoints = pipe->partition_checkpoints();
+  result.setup.shared_inputs = pipe->shared_inputs();
   diagnosis::AdviceOptions wanted;
   wanted.chunks = chunks_of(pipe, rows, options);
   std::set<int64_t> micro_batches = {sizes.micro_batches};
@@ -519,7 +519,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   result.whole_batch = plain != measured.by_rows.end();
   result.plain = diagnosis::on_grid(result.whole_batch ? plain->second : measured.single);
   result.step = diagnosis::on_grid(measured.steps.step);
-  result.workers = setup.schedule.make(partitions, sizes.micro_batches).workers();
+  result.workers = setup.schedule_for(sizes.micro_batches).workers();
   diagnosis::Machine machine;
   machine.cores = result.cores =
       diagnosis::partitions_at_once(devices, pipe->cpu_threads_per_stage(), options.cpu_cores());

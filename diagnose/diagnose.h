@@ -18,6 +18,7 @@
 #include "diagnose/diagnosis.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
+#include "gpipe/setup.h"  // IWYU pragma: export
 
 namespace gpipe {
 
@@ -103,10 +104,8 @@ struct DiagnoseOptions {
 //   std::cout << to_text(diagnosis);  // diagnose/diagnosis_text.h
 //   if (!diagnosis.advice.empty()) {  // the largest gain first
 //     const gpipe::PipelineSetup& better = diagnosis.advice.front().setup;
-//     gpipe::GPipe faster(model, gpipe::GPipeOptions(better.balance)
-//         .chunks(better.chunks).partition_checkpoints(better.checkpoints));
-//     const auto schedule = gpipe::StepOptions().schedule(better.schedule.make);
-//     faster->step({input}, {target}, loss_fn, schedule);
+//     gpipe::GPipe faster(model, gpipe::pipe_options(better));  // gpipe/setup.h
+//     faster->step({input}, {target}, loss_fn, gpipe::step_options(better));
 //   }
 Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                    const DiagnoseOptions& options = {});

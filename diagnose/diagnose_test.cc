@@ -128,6 +128,8 @@ TEST(Diagnose, CutsNoSharedInputs) {
   EXPECT_EQ(d.micro_batches, 4);
   EXPECT_GT(d.step, 0);
   expect_exact_sum(d);
+  GPipe followed(model, pipe_options(d.setup, cpus(2)));
+  followed->step({at::rand({8, 2}), at::rand({1, 2})}, {}, sum, step_options(d.setup));
 }
 
 TEST(Diagnose, FindsFillAndDrain) {

@@ -1,18 +1,14 @@
 #include "diagnose/diagnosis_json.h"
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 namespace gpipe {
 namespace {
 
 nlohmann::ordered_json json_of(const PipelineSetup& setup) {
-  std::vector<std::string> checkpoints;
-  for (const Checkpoint mode : setup.checkpoints) checkpoints.emplace_back(to_text(mode));
   return {{"balance", setup.balance},
           {"chunks", setup.chunks},
-          {"checkpoints", checkpoints},
+          {"checkpoints", names_of(setup.checkpoints)},
           {"schedule", setup.schedule.name}};
 }
 

@@ -49,11 +49,8 @@ std::string list(const std::vector<T>& values) {
 
 // The modes as text: "never", or "{always, never}" if partitions differ.
 std::string modes(const std::vector<Checkpoint>& checkpoints) {
-  std::vector<std::string> names;
-  for (const Checkpoint mode : checkpoints) names.emplace_back(to_text(mode));
-  const bool same = std::all_of(names.begin(), names.end(),
-                                [&](const std::string& name) { return name == names.front(); });
-  return names.empty() || !same ? list(names) : names.front();
+  const std::string text = to_text(checkpoints, ", ");
+  return text.find(',') == std::string::npos ? text : "{" + text + "}";
 }
 
 std::string describe(const PipelineSetup& setup) {

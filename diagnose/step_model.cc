@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 
 #include "balance/step/cut_costs.h"
@@ -19,15 +18,6 @@ using balance::CutCosts;
 using balance::Profile;
 using balance::StageCosts;
 
-void check(const PipelineSetup& setup, const Schedule& schedule, int64_t micro_batches) {
-  const auto partitions = static_cast<int64_t>(setup.balance.size());
-  if (schedule.stages() == partitions && schedule.micro_batches() == micro_batches) return;
-  throw std::invalid_argument("the schedule is for " + std::to_string(schedule.stages()) +
-                              " stages and " + std::to_string(schedule.micro_batches()) +
-                              " micro-batches, expected " + std::to_string(partitions) + " and " +
-                              std::to_string(micro_batches));
-}
-
 CutCosts cut_of(const Costs& costs, int64_t rows, const PipelineSetup& setup) {
   const Profile profile = costs.at(rows);
   CutCosts cut = balance::cut_costs(profile, setup.balance, setup.direct_skips);
@@ -40,9 +30,7 @@ CutCosts cut_of(const Costs& costs, int64_t rows, const PipelineSetup& setup) {
 // A model with the costs of a full micro-batch. The costs of a short last micro-batch, and the
 // machine, are still missing.
 balance::StepModel model_of(const Costs& costs, const CutSizes& sizes, const PipelineSetup& setup) {
-  const Schedule schedule =
-      setup.schedule.make(static_cast<int64_t>(setup.balance.size()), sizes.micro_batches);
-  check(setup, schedule, sizes.micro_batches);
+  const Schedule schedule = setup.schedule_for(sizes.micro_batches);
   balance::StepModel model{schedule,
                            balance::recomputed_cells(schedule, setup.checkpoints),
                            {cut_of(costs, sizes.rows, setup)}};

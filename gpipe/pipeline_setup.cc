@@ -1,8 +1,11 @@
 #include "gpipe/pipeline_setup.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "text/closest.h"
 
@@ -13,6 +16,14 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, C
 
 }  // namespace
 
+Schedule PipelineSetup::schedule_for(int64_t micro_batches) const {
+  Schedule made = schedule.make(stages(), micro_batches);
+  if (made.stages() == stages() && made.micro_batches() == micro_batches) return made;
+  throw std::invalid_argument(absl::StrCat("the schedule is for ", made.stages(), " stages and ",
+                                           made.micro_batches(), " micro-batches, expected ",
+                                           stages(), " and ", micro_batches));
+}
+
 ScheduleChoice choice_by_name(const std::string& name, const std::string& given) {
   try {
     return {name, schedule_by_name(name)};
@@ -22,32 +33,30 @@ ScheduleChoice choice_by_name(const std::string& name, const std::string& given)
 }
 
 Checkpoint checkpoint_by_name(const std::string& name, const std::string& given) {
-  std::vector<std::string> names;
   for (const Checkpoint mode : kModes) {
     if (name == to_text(mode)) return mode;
-    names.emplace_back(to_text(mode));
   }
-  const std::string meant = text::closest(name, names);
+  const std::string meant = text::closest(name, names_of({std::begin(kModes), std::end(kModes)}));
   throw std::invalid_argument(given + ": give always, except_last or never" +
                               (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
-std::string to_text(const std::vector<Checkpoint>& modes) {
-  std::string text;
-  for (const Checkpoint mode : modes)
-    text += (text.empty() ? "" : ",") + std::string(to_text(mode));
-  const bool is_one = std::all_of(modes.begin(), modes.end(),
-                                  [&](Checkpoint mode) { return mode == modes.front(); });
-  return is_one ? text.substr(0, text.find(',')) : text;
+std::vector<std::string> names_of(const std::vector<Checkpoint>& modes) {
+  std::vector<std::string> names;
+  for (const Checkpoint mode : modes) names.emplace_back(to_text(mode));
+  return names;
+}
+
+std::string to_text(const std::vector<Checkpoint>& modes, const char* separator) {
+  std::vector<std::string> names = names_of(modes);
+  const auto is_first = [&](const std::string& name) { return name == names.front(); };
+  if (std::all_of(names.begin(), names.end(), is_first)) names.resize(modes.empty() ? 0 : 1);
+  return absl::StrJoin(names, separator);
 }
 
 std::string to_text(const PipelineSetup& setup) {
-  std::string balance;
-  for (const int64_t layers : setup.balance) {
-    balance += (balance.empty() ? "" : ", ") + std::to_string(layers);
-  }
-  return "chunks " + std::to_string(setup.chunks) + ", balance [" + balance + "], checkpoint " +
-         to_text(setup.checkpoints) + ", " + setup.schedule.name;
+  return absl::StrCat("chunks ", setup.chunks, ", balance [", absl::StrJoin(setup.balance, ", "),
+                      "], checkpoint ", to_text(setup.checkpoints), ", ", setup.schedule.name);
 }
 
 }  // namespace gpipe

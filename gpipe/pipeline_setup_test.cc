@@ -7,12 +7,14 @@
 #include <string>
 
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/setup.h"
 
 namespace gpipe {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -62,6 +64,28 @@ TEST(PipelineSetup, IsThatOfAStepWithoutOptions) {
   EXPECT_EQ(setup.schedule.name, "1f1b");
   EXPECT_EQ(setup.schedule.make(3, 5), Schedule::one_f_one_b(3, 5));
   EXPECT_EQ(setup.chunks, 1);
+  EXPECT_EQ(step_options(setup).schedule_for(3, 5), StepOptions().schedule_for(3, 5));
+}
+
+TEST(PipelineSetup, BecomesOptionsWithAllThatItHas) {
+  PipelineSetup setup;
+  setup.balance = {2, 1};
+  setup.chunks = 4;
+  setup.checkpoints = {Checkpoint::kAlways, Checkpoint::kNever};
+  setup.schedule = choice_by_name("zb-h1", "");
+  setup.shared_inputs = {1};
+  setup.direct_skips = false;
+  const GPipeOptions options = pipe_options(setup, {c10::kCPU, c10::kCPU});
+  EXPECT_EQ(options.balance(), setup.balance);
+  EXPECT_EQ(options.chunks(), 4);
+  EXPECT_EQ(options.partition_checkpoints(), setup.checkpoints);
+  EXPECT_EQ(options.shared_inputs(), setup.shared_inputs);
+  EXPECT_THAT(options.devices(), SizeIs(2));
+  EXPECT_FALSE(options.ablation().direct_skips);
+  EXPECT_TRUE(options.ablation().copy_streams);
+  EXPECT_THAT(pipe_options(setup).devices(), SizeIs(0)) << "as without a setup";
+  EXPECT_EQ(step_options(setup).schedule_for(2, 4), schedule_by_name("zb-h1", 2, 4));
+  EXPECT_EQ(setup.schedule_for(4), schedule_by_name("zb-h1", setup.stages(), 4));
 }
 
 TEST(PipelineSetup, HasATextForPeople) {
@@ -75,6 +99,8 @@ TEST(PipelineSetup, HasATextForPeople) {
   setup.checkpoints = {Checkpoint::kAlways, Checkpoint::kExceptLast};
   setup.schedule = {"zb-h1", schedule_by_name("zb-h1")};
   EXPECT_EQ(to_text(setup), "chunks 4, balance [20, 31], checkpoint always,except_last, zb-h1");
+  EXPECT_EQ(to_text(setup.checkpoints, "; "), "always; except_last");
+  EXPECT_THAT(names_of(setup.checkpoints), ElementsAre("always", "except_last"));
   EXPECT_EQ(to_text(std::vector<Checkpoint>{}), "");
 }
 

@@ -146,8 +146,7 @@ std::string plan_to_text(const PipelinePlan& plan) {
   line("balance", absl::StrJoin(plan.balance, " "));
   line("chunks", std::to_string(plan.chunks));
   if (!plan.shared_inputs.empty()) line("shared_inputs", absl::StrJoin(plan.shared_inputs, " "));
-  const auto add_mode = [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); };
-  line("checkpoints", absl::StrJoin(plan.checkpoints, " ", add_mode));
+  line("checkpoints", absl::StrJoin(names_of(plan.checkpoints), " "));
   line("schedule", one_line(plan.schedule_name));
   line("step", text_of(plan.step));
   line("lower_bound", text_of(plan.lower_bound));
@@ -227,8 +226,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
   if (!plan.autocast.empty()) json["autocast"] = one_line(plan.autocast);
   if (plan.deferred_batch_norm) json["deferred_batch_norm"] = true;
   if (!plan.shared_inputs.empty()) json["shared_inputs"] = plan.shared_inputs;
-  Json& modes = json["checkpoints"] = Json::array();
-  for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
+  json["checkpoints"] = names_of(plan.checkpoints);
   json["schedule_name"] = plan.schedule_name;
   json["placement"] = plan.placement().worker_of_stage();  // for people: the schedule contains it
   json["step"] = plan.step;

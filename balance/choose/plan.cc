@@ -32,6 +32,7 @@
 #include "gpipe/batch_size.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/pipeline_setup.h"
 #include "meta/meta_scope.h"
 #include "text/counted.h"
 
@@ -463,12 +464,7 @@ class Planner {
                            candidate.schedule->micro_batches(), candidate.schedule_name,
                            cells > 0 ? absl::StrCat(" with ", cells, " cells on the host") : "",
                            absl::StrJoin(candidate.balance, ", "),
-                           modes_text(candidate.checkpoints));
-  }
-
-  static std::string modes_text(const std::vector<Checkpoint>& modes) {
-    return absl::StrJoin(modes, ", ",
-                         [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
+                           absl::StrJoin(names_of(candidate.checkpoints), ", "));
   }
 
   [[noreturn]] void nothing_fits(const Nearest& nearest) const {

@@ -58,6 +58,7 @@
 #include "command/wrong_value.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
 #include "machine/cores.h"
@@ -313,11 +314,9 @@ std::vector<Part> losses(const PlanReport& report, const Run& choice, const Run&
 }
 
 std::string text_of(const PipelinePlan& plan) {
-  return absl::StrFormat(
-      "%d micro-batches, %s, %s, balance %s", plan.chunks, plan.schedule_name,
-      absl::StrJoin(plan.checkpoints, ",",
-                    [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); }),
-      absl::StrJoin(plan.balance, ","));
+  return absl::StrFormat("%d micro-batches, %s, %s, balance %s", plan.chunks, plan.schedule_name,
+                         absl::StrJoin(names_of(plan.checkpoints), ","),
+                         absl::StrJoin(plan.balance, ","));
 }
 
 // What was measured of one network, and how long that took.

@@ -15,6 +15,7 @@
 #include "balance/choose/plan_offloads.h"
 #include "balance/costs/parsed_json.h"
 #include "command/wrap.h"
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/placement.h"
 #include "text/counted.h"
 #include "text/memory_size.h"
@@ -34,18 +35,9 @@ std::string seconds_text(double seconds) {
 
 std::string percent(double share) { return absl::StrFormat("%+.1f %%", share * 100); }
 
-// The modes as text: one mode if all are the same, otherwise one for each partition.
-std::string modes_text(const std::vector<Checkpoint>& modes) {
-  if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint mode) { return mode == modes[0]; })) {
-    return to_text(modes[0]);
-  }
-  return absl::StrJoin(modes, ", ",
-                       [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
-}
-
-// modes_text(), short enough for a column.
+// The modes as text that is short enough for a column.
 std::string short_modes(const std::vector<Checkpoint>& modes) {
-  const std::string text = modes_text(modes);
+  const std::string text = to_text(modes);
   return text.find(',') == std::string::npos ? text : "mixed";
 }
 
@@ -99,7 +91,7 @@ std::string choice_text(const PlanReport& report) {
   if (offloaded_cells(plan.schedule) > 0) line("offloads", offloads_text(report));
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));
-  line("checkpoint", modes_text(plan.checkpoints));
+  line("checkpoint", to_text(plan.checkpoints, ", "));
   line("balance", balance_text(plan.balance));
   return text;
 }
@@ -242,12 +234,10 @@ std::string proof_text(const PlanReport& report) {
 }
 
 Json json_of(const PlanCandidate& candidate) {
-  Json modes = Json::array();
-  for (const Checkpoint mode : candidate.checkpoints) modes.push_back(to_text(mode));
   return {{"chunks", candidate.chunks},
           {"schedule_name", candidate.schedule_name},
           {"stages_per_device", candidate.stages_per_device},
-          {"checkpoints", modes},
+          {"checkpoints", names_of(candidate.checkpoints)},
           {"balance", candidate.balance},
           {"step", candidate.step},
           {"memory", candidate.memory},

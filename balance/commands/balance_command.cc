@@ -66,7 +66,7 @@ struct Settings {
   bool deferred_batch_norm = false;
   std::optional<int64_t> partitions;
   std::vector<int64_t> balance;  // empty: to be found
-  ScheduleChoice schedule = one_f_one_b();
+  ScheduleChoice schedule;
   ExplainOptions options;
   std::string save_profile;  // absolute paths, as is `json`
   std::string json;

@@ -63,7 +63,7 @@ struct Settings {
   double margin_gib = 0;
   std::string chunks;
   FitOptions options;
-  ScheduleChoice schedule = one_f_one_b();
+  ScheduleChoice schedule;
   std::string optimizer = "sgd";
   std::optional<at::ScalarType> autocast;
   std::string json;  // an absolute path

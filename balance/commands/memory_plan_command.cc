@@ -45,7 +45,7 @@ struct Settings {
   CommandModel model;
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
-  ScheduleChoice schedule = one_f_one_b();
+  ScheduleChoice schedule;
   std::string optimizer = "sgd";
   std::optional<at::ScalarType> autocast;
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});

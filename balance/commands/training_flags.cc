@@ -81,8 +81,6 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   return counts;
 }
 
-ScheduleChoice one_f_one_b() { return PipelineSetup().schedule; }
-
 std::string checkpoint_help() {
   return "Which micro-batches recompute their activations: always, except_last, never.";
 }

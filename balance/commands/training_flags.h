@@ -14,7 +14,7 @@
 namespace gpipe {
 
 // Make a Checkpoint and a ScheduleChoice types of flags, which command::read_flags() checks:
-//   ABSL_FLAG(gpipe::ScheduleChoice, schedule, gpipe::balance::one_f_one_b(), schedule_help());
+//   ABSL_FLAG(gpipe::ScheduleChoice, schedule, {}, gpipe::balance::schedule_help());
 bool AbslParseFlag(absl::string_view text, Checkpoint* mode, std::string* error);
 std::string AbslUnparseFlag(Checkpoint mode);
 bool AbslParseFlag(absl::string_view text, ScheduleChoice* choice, std::string* error);
@@ -38,9 +38,6 @@ std::vector<std::string> parse_schedules(const std::string& text);
 // message, such as "the 8 rows of --batch". Default: the number.
 std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most,
                                   std::string most_text = "");
-
-// The default of --schedule.
-ScheduleChoice one_f_one_b();
 
 // The help of flags that several commands have; that of --schedule has all names.
 std::string checkpoint_help();

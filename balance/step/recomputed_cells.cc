@@ -6,11 +6,6 @@
 
 namespace gpipe::balance {
 
-std::vector<std::vector<bool>> recomputed_cells(const Schedule& schedule, Checkpoint mode) {
-  return recomputed_cells(schedule,
-                          std::vector<Checkpoint>(static_cast<size_t>(schedule.stages()), mode));
-}
-
 std::vector<std::vector<bool>> recomputed_cells(const Schedule& schedule,
                                                 const std::vector<Checkpoint>& modes) {
   std::vector<std::vector<bool>> result = follows_at_once(schedule);

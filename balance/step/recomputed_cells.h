@@ -9,10 +9,9 @@
 
 namespace gpipe::balance {
 
-// [stage][micro-batch] Whether the cell recomputes, with one mode for all stages or one for each.
+// [stage][micro-batch] Whether the cell recomputes, with these modes of the stages.
 // Under kExceptLast all cells recompute except those whose backward follows at once
 // (gpipe/schedule/follows_at_once.h). Throws std::out_of_range for fewer modes than stages.
-std::vector<std::vector<bool>> recomputed_cells(const Schedule& schedule, Checkpoint mode);
 std::vector<std::vector<bool>> recomputed_cells(const Schedule& schedule,
                                                 const std::vector<Checkpoint>& modes);
 

@@ -39,8 +39,10 @@ Profile profile(int64_t layers) {
 // A model of a step with one layer in each stage.
 StepModel model(const Schedule& schedule, Checkpoint mode = Checkpoint::kNever) {
   const std::vector<int64_t> balance(static_cast<size_t>(schedule.stages()), 1);
-  StepModel result{
-      schedule, recomputed_cells(schedule, mode), {cut_costs(profile(schedule.stages()), balance)}};
+  const std::vector<Checkpoint> modes(balance.size(), mode);
+  StepModel result{schedule,
+                   recomputed_cells(schedule, modes),
+                   {cut_costs(profile(schedule.stages()), balance)}};
   result.micro_batches.resize(static_cast<size_t>(schedule.micro_batches()));
   return result;
 }

@@ -25,7 +25,7 @@
 namespace examples {
 
 struct PipelineSettings {
-  gpipe::ScheduleChoice schedule = gpipe::PipelineSetup().schedule;
+  gpipe::ScheduleChoice schedule;
   int64_t chunks = 4, threads = 0;
   int64_t replicas = 1;
   std::optional<int64_t> groups_given;  // --groups

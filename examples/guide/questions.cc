@@ -228,10 +228,8 @@ const guide::Chapter kSlow("19", [] {
   // [follow]
   if (!diagnosis.advice.empty()) {
     const gpipe::PipelineSetup& better = diagnosis.advice.front().setup;
-    gpipe::GPipe faster(model, gpipe::GPipeOptions(better.balance)
-                                   .chunks(better.chunks)
-                                   .partition_checkpoints(better.checkpoints));
-    faster->step({input}, {target}, loss_fn, gpipe::StepOptions().schedule(better.schedule.make));
+    gpipe::GPipe faster(model, gpipe::pipe_options(better));  // gpipe/setup.h
+    faster->step({input}, {target}, loss_fn, gpipe::step_options(better));
   }
   // [/follow]
   // [timeline]

@@ -34,7 +34,7 @@
 #include "experiments/rivals/resident_peak.h"
 #include "experiments/rivals/stage_processes.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/options.h"
+#include "gpipe/setup.h"
 #include "gpipe/world.h"
 #include "interception/peak_memory.h"
 #include "meta/meta_scope.h"
@@ -60,17 +60,14 @@ constexpr int64_t kMost = 1024;
 // one more.
 constexpr int64_t kStepsToReplay = 5;
 
-struct Settings {
+struct Settings : PipelineSetup {  // without a balance if it is to be predicted
   std::string trainer = "pipeline";
   std::string network = "resnet:1,1,1,1";
   std::optional<int64_t> image_size;
   models::NamedModel model;
   int64_t rows = 16;
   int64_t stages = 2;
-  std::vector<int64_t> balance;  // empty: to be predicted
-  int64_t chunks = 4;
   Checkpoint checkpoint = Checkpoint::kNever;
-  ScheduleChoice schedule = balance::one_f_one_b();
   int64_t threads = 1;
   bool processes = false;
   c10::Device device = c10::kCPU;
@@ -132,6 +129,7 @@ void check_device(const Settings& settings) {
 }
 
 void add_flags(command::FlagSet& flags, Settings& settings) {
+  settings.chunks = 4;
   flags.add("trainer", settings.trainer, "pipeline, plain or data_parallel.");
   flags.add("model", settings.network, "The network, as //balance takes it.");
   flags.add("image_size", settings.image_size, 1, command::kNoMost,
@@ -238,9 +236,7 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& wor
   const bool all = settings.threads == at::get_num_threads() && single;
   const int64_t threads = all || settings.device.is_cuda() ? 0 : settings.threads;
   auto trainer = make_pipeline_trainer(task,
-                                       GPipeOptions(settings.balance)
-                                           .devices(devices)
-                                           .chunks(settings.chunks)
+                                       pipe_options(settings, devices)
                                            .checkpoint(settings.checkpoint)
                                            .cpu_threads_per_stage(threads)
                                            .graphs(settings.graphs)

@@ -8,7 +8,7 @@ namespace gpipe::experiments {
 namespace {
 
 balance::Explanation explain_step(const SpeedVariant& variant, const EpochSteps& step,
-                                  const LayerCosts& costs, const SimulatedMachine& machine,
+                                  const LayerCosts& costs, const balance::Machine& machine,
                                   const ScheduleGenerator& schedule) {
   const int64_t rows = step.micro_batches.front();
   const balance::Profile profile = costs(rows);
@@ -24,16 +24,14 @@ balance::Explanation explain_step(const SpeedVariant& variant, const EpochSteps&
   if (variant.balance.empty()) {
     return balance::explain(profile, {static_cast<int64_t>(profile.layers.size())}, options);
   }
-  options.bandwidth = machine.bandwidth;
-  options.latency = machine.latency;
-  options.overhead = machine.overhead;
+  static_cast<balance::Machine&>(options) = machine;
   return balance::explain(profile, variant.balance, options);
 }
 
 }  // namespace
 
 SimulatedSpeed simulate_speed(const SpeedVariant& variant, int64_t samples, const LayerCosts& costs,
-                              const SimulatedMachine& machine, const ScheduleGenerator& schedule) {
+                              const balance::Machine& machine, const ScheduleGenerator& schedule) {
   SimulatedSpeed speed;
   for (const EpochSteps& step : steps_of_epoch(variant, samples)) {
     speed.steps.push_back(explain_step(variant, step, costs, machine, schedule));
@@ -49,7 +47,7 @@ SimulatedSpeed simulate_speed(const SpeedVariant& variant, int64_t samples, cons
 }
 
 double factor_for(const SpeedVariant& variant, int64_t samples, double throughput,
-                  const LayerCosts& costs, const SimulatedMachine& machine,
+                  const LayerCosts& costs, const balance::Machine& machine,
                   const ScheduleGenerator& schedule) {
   if (!std::isfinite(throughput) || throughput <= 0) {
     throw std::invalid_argument(variant.name + ": a throughput of " + std::to_string(throughput) +

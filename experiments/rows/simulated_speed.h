@@ -6,17 +6,16 @@
 #include <vector>
 
 #include "balance/step/explain.h"
+#include "balance/step/machine.h"
 #include "experiments/rows/layer_costs.h"
 #include "experiments/rows/speed_variant.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::experiments {
 
-// The costs of a pipeline in addition to its layers.
-struct SimulatedMachine {
-  double bandwidth = 12e9;  // bytes per second of the link between any two devices: PCIe 3 x16
-  double latency = 10e-6;   // seconds of a transfer
-  double overhead = 10e-6;  // seconds of every action
+// The machine of simulated rows: its links are those of PCIe 3 x16.
+struct SimulatedMachine : balance::Machine {
+  constexpr SimulatedMachine() : Machine{.bandwidth = 12e9, .latency = 10e-6, .overhead = 10e-6} {}
 };
 
 struct SimulatedSpeed {
@@ -38,14 +37,14 @@ struct SimulatedSpeed {
 //   SimulatedSpeed speed = simulate_speed({"pipeline-2", 25000, 1667, {135, 235}}, 50000, costs);
 //   speed.throughput;
 SimulatedSpeed simulate_speed(const SpeedVariant& variant, int64_t samples, const LayerCosts& costs,
-                              const SimulatedMachine& machine = {},
+                              const balance::Machine& machine = SimulatedMachine(),
                               const ScheduleGenerator& schedule = Schedule::gpipe);
 
 // The factor by which all times of `costs` must be multiplied so that the variant has this
 // throughput, which must be above 0. Throws std::invalid_argument if no factor does it, because
 // transfers and overheads alone take longer, or because the costs have no times.
 double factor_for(const SpeedVariant& variant, int64_t samples, double throughput,
-                  const LayerCosts& costs, const SimulatedMachine& machine = {},
+                  const LayerCosts& costs, const balance::Machine& machine = SimulatedMachine(),
                   const ScheduleGenerator& schedule = Schedule::gpipe);
 
 }  // namespace gpipe::experiments

@@ -24,10 +24,10 @@ LayerCosts even(int64_t layers) {
   return measured_costs(profile);
 }
 
-constexpr SimulatedMachine kFree = {0, 0, 0};
+constexpr balance::Machine kFree;
 
 TEST(SimulateSpeed, ThePlainNetworkTakesWhatItsLayersTake) {
-  const SimulatedSpeed speed = simulate_speed({"baseline", 4}, 10, even(2), {1, 1, 1});
+  const SimulatedSpeed speed = simulate_speed({"baseline", 4}, 10, even(2));
   EXPECT_DOUBLE_EQ(speed.seconds, 10 * 2 * 3.0) << "without transfers and actions";
   EXPECT_DOUBLE_EQ(speed.throughput, 1 / 6.0);
   ASSERT_EQ(speed.steps.size(), 2);
@@ -63,7 +63,7 @@ TEST(SimulateSpeed, UnevenMicroBatchesAndTheShorterStepCount) {
 
 TEST(SimulateSpeed, LinksAndActionsTakeTime) {
   const SpeedVariant variant = {"pipeline-2", 1, 1, {1, 1}, Checkpoint::kNever};
-  const SimulatedMachine machine = {/*bandwidth=*/50, /*latency=*/0.25, /*overhead=*/0.5};
+  const balance::Machine machine = {.bandwidth = 50, .latency = 0.25, .overhead = 0.5};
   EXPECT_DOUBLE_EQ(simulate_speed(variant, 1, even(2), machine).seconds,
                    2 * 3.0 + 2 * (100 / 50.0 + 0.25) + 4 * 0.5);
 }
@@ -79,7 +79,7 @@ TEST(FactorFor, GivesTheThroughput) {
   const SpeedVariant plain = {"baseline", 4};
   EXPECT_NEAR(factor_for(plain, 10, 1.0 / 60, even(2)), 10, 1e-6);
   const SpeedVariant variant = {"n2m1", 4, 1, {1, 2}, Checkpoint::kAlways};
-  const SimulatedMachine machine = {1000, 0.01, 0.02};
+  const balance::Machine machine = {.bandwidth = 1000, .latency = 0.01, .overhead = 0.02};
   for (const double throughput : {0.001, 0.1, 2.0}) {
     const double factor = factor_for(variant, 10, throughput, even(3), machine);
     EXPECT_NEAR(simulate_speed(variant, 10, scaled(even(3), factor), machine).throughput,

@@ -16,7 +16,7 @@ namespace gpipe::experiments {
 
 struct AblationSettings {
   PipelineSetup setup;
-  SimulatedMachine machine;
+  balance::Machine machine = SimulatedMachine();
 };
 
 struct SimulatedStep {

@@ -37,7 +37,7 @@ AblationSettings settings() {
   settings.setup.chunks = 3;
   settings.setup.checkpoint_all(Checkpoint::kExceptLast);
   settings.setup.schedule = {"gpipe", Schedule::gpipe};
-  settings.machine = {/*bandwidth=*/100, /*latency=*/0, /*overhead=*/0};
+  settings.machine = {.bandwidth = 100};
   return settings;
 }
 
@@ -113,7 +113,7 @@ TEST(SimulateAblation, StepsAreTheSameToTheNanosecond) {
   irregular.setup.balance = {2, 2, 3, 2};
   irregular.setup.checkpoint_all(Checkpoint::kExceptLast);
   irregular.setup.chunks = 5;
-  irregular.machine = {/*bandwidth=*/16384, /*latency=*/1.0 / 256, /*overhead=*/1.0 / 128};
+  irregular.machine = {.bandwidth = 16384, .latency = 1.0 / 256, .overhead = 1.0 / 128};
   struct Simulated {
     const char* name;
     int64_t fill_drain;
