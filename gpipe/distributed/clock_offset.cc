@@ -1,36 +1,24 @@
 #include "gpipe/distributed/clock_offset.h"
 
-#include <ATen/ops/empty.h>
-
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <vector>
 
+#include "gpipe/internal/tensors/byte_tensor.h"
+#include "gpipe/runtime/bytes.h"
+
 namespace gpipe::distributed {
 namespace {
 
-using Parcel = internal::Processes::Parcel;
-
 constexpr int kRounds = 8;
 
-at::Tensor room() { return at::empty({sizeof(int64_t)}, at::kByte); }
-at::Tensor message(int64_t number) {
-  at::Tensor bytes = room();
-  std::memcpy(bytes.mutable_data_ptr(), &number, sizeof number);
-  return bytes;
-}
-int64_t number_in(const at::Tensor& bytes) {
-  int64_t number = 0;
-  std::memcpy(&number, bytes.const_data_ptr(), sizeof number);
-  return number;
-}
+at::Tensor message(int64_t number) { return internal::tensor_of_bytes(internal::to_bytes(number)); }
 
 // Sends rank `to` this process's time, each time that rank `to` asks.
 void tell(internal::Processes& processes, int64_t to, const Clock& clock) {
   for (int round = 0; round < kRounds; ++round) {
-    processes.move({}, {{to, room()}});
+    processes.move({}, {{to, message(0)}});
     processes.move({{to, message(clock.now())}}, {});
   }
 }
@@ -40,13 +28,14 @@ int64_t ask(internal::Processes& processes, const Clock& clock) {
   int64_t offset = 0;
   // Rank 0 answers one rank after another, so the first answer may take long.
   for (int round = 0; round < kRounds; ++round) {
-    const at::Tensor answer = room();
+    const at::Tensor answer = message(0);
     const int64_t before = clock.now();
     processes.move({{0, message(0)}}, {{0, answer}});
     const int64_t after = clock.now();
     if (after - before >= shortest) continue;
     shortest = after - before;
-    offset = number_in(answer) - (before + (after - before) / 2);
+    offset =
+        internal::from_bytes<int64_t>(internal::bytes_in(answer)) - (before + (after - before) / 2);
   }
   return offset;
 }

@@ -2,7 +2,6 @@
 // group.
 #include "gpipe/world.h"
 
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -37,6 +36,8 @@
 #include "gpipe/internal/processes/connected.h"
 #include "gpipe/internal/processes/linked_processes.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
+#include "gpipe/runtime/bytes.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/fork_guard.h"
 #include "text/exception_text.h"
@@ -375,24 +376,22 @@ internal::LinkedProcesses::Links* ConnectedProcesses::links(
   if (kind_ == nullptr) return nullptr;
   // In each call the processes compare their devices, so that all know which links exist already.
   // 0: no links.
-  const auto message = [](int64_t number) {
-    return at::full({1}, number, c10::TensorOptions(c10::kLong));
-  };
   const bool is_of_kind = device.type() == kind_->device_type();
-  const at::Tensor own = message(is_of_kind ? device_number(kind_->identity(device)) : 0);
+  const int64_t here = is_of_kind ? device_number(kind_->identity(device)) : 0;
+  const at::Tensor own = internal::tensor_of_bytes(internal::to_bytes(here));
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   for (const int64_t to : ranks) {
     if (to == rank()) continue;
-    sends.push_back({to, own.view(c10::kByte)});
-    receives.push_back({to, message(0).view(c10::kByte)});
+    sends.push_back({to, own});
+    receives.push_back({to, internal::new_bytes(own.numel())});
   }
   move(sends, receives);
   std::vector<int64_t> devices;
   auto received = receives.begin();
   for (const int64_t of : ranks) {
     const at::Tensor& bytes = of == rank() ? own : (received++)->bytes;
-    const auto number = *static_cast<const int64_t*>(bytes.const_data_ptr());
+    const auto number = internal::from_bytes<int64_t>(internal::bytes_in(bytes));
     const bool is_known = std::find(devices.begin(), devices.end(), number) != devices.end();
     if (number == 0 || is_known) return nullptr;
     devices.push_back(number);

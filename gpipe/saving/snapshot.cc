@@ -1,7 +1,5 @@
 #include "gpipe/saving/snapshot.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
 #include "gpipe/saving/checkpoint_run.h"
 #include "gpipe/saving/states_to_come.h"
 #include "gpipe/zero_optimizer.h"
@@ -26,7 +25,9 @@ namespace {
 
 using internal::CheckpointImages;
 using internal::ModelParts;
+using internal::new_bytes;
 using internal::Processes;
+using internal::tensor_of_bytes;
 using nlohmann::json;
 using safetensors::Image;
 
@@ -51,16 +52,6 @@ class Mail {
 
   std::vector<Processes::Parcel> sends_, receives_;
 };
-
-at::Tensor new_bytes(int64_t count) {
-  return at::empty({count}, at::TensorOptions(at::kByte).device(at::kCPU));
-}
-
-at::Tensor bytes_of(const std::string& text) {
-  at::Tensor bytes = new_bytes(static_cast<int64_t>(text.size()));
-  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  return bytes;
-}
 
 safetensors::File progress_file(const CheckpointImages& images) {
   const std::string name = internal::progress_name();
@@ -150,7 +141,7 @@ class MemorySink final : public internal::CheckpointSink {
       sent += image.header;
       mail.send(partner, image.data);
     }
-    mail.send(partner, bytes_of(sent));
+    mail.send(partner, tensor_of_bytes(sent));
     struct Arriving {
       size_t header_bytes;
       at::Tensor data;
@@ -173,7 +164,7 @@ class MemorySink final : public internal::CheckpointSink {
     }
     to_come += all.at(static_cast<size_t>(source)).at("to come").get<int64_t>();
     const json::binary_t& state = all.front().at("generator").get_binary();
-    return bytes_of(std::string(state.begin(), state.end()));
+    return tensor_of_bytes(std::string(state.begin(), state.end()));
   }
 
   // Whether each replica has this file, so that no replica needs to send it.

@@ -12,11 +12,13 @@
 #include "gpipe/distributed/packets/packet_codec.h"
 #include "gpipe/distributed/packets/packet_format.h"
 #include "gpipe/distributed/packets/packet_reading.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
 
 namespace gpipe::distributed {
 namespace {
 
 using internal::Item;
+using internal::new_bytes;
 using internal::Packet;
 
 // The memory into which a part is received.
@@ -29,13 +31,13 @@ struct ReadPart {
 
 ReadPart memory_of(const PartDescription& part, const at::Tensor& head, c10::Device device) {
   ReadPart result;
-  if (part.place == Place::kPackedAlone) result.packed = bytes_of(part.travelling, device);
+  if (part.place == Place::kPackedAlone) result.packed = new_bytes(part.travelling, device);
   if (part.place == Place::kInline && device.is_cpu()) {
     result.owner = head;
     result.storage = storage_over(head, data_of(head) + part.begin, part.bytes);
     return result;
   }
-  result.owner = bytes_of(part.bytes + part.shift, device);
+  result.owner = new_bytes(part.bytes + part.shift, device);
   if (device.is_cpu()) {
     result.storage = storage_over(result.owner, data_of(result.owner) + part.shift, part.bytes);
   } else {

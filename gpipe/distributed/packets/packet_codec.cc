@@ -14,6 +14,7 @@
 #include "gpipe/distributed/packets/packet_format.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
 #include "gpipe/internal/tensors/twins.h"
 #include "gpipe/runtime/bytes.h"
 
@@ -23,6 +24,7 @@ namespace {
 using internal::ByteReader;
 using internal::ByteWriter;
 using internal::Item;
+using internal::new_bytes;
 using internal::Packet;
 
 void check_can_travel(const at::Tensor& tensor, c10::Device device) {
@@ -226,7 +228,7 @@ at::Tensor head_of(const ByteWriter& description, const std::vector<Part>& parts
     begins.push_back(next_place(end, part.place == Place::kPacked ? 0 : part.shift()));
     end = begins.back() + part.travelling();
   }
-  at::Tensor head = bytes_of(end);
+  at::Tensor head = new_bytes(end);
   char* data = data_of(head);
   int64_t written = kHeadBegin + bytes;
   std::memset(data, 0, static_cast<size_t>(kHeadBegin));
@@ -289,7 +291,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
 }
 
 at::Tensor announce(int64_t head_bytes) {
-  at::Tensor message = bytes_of(kAnnouncementBytes);
+  at::Tensor message = new_bytes(kAnnouncementBytes);
   char* data = data_of(message);
   std::memset(data, 0, kAnnouncementBytes);
   std::memcpy(data, &kAnnounceMagic, sizeof kAnnounceMagic);

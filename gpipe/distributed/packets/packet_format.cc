@@ -66,10 +66,6 @@ at::Tensor tensor_over(c10::Storage storage, c10::ScalarType type, int64_t offse
   return tensor;
 }
 
-at::Tensor bytes_of(int64_t count, c10::Device device) {
-  return at::empty({count}, c10::TensorOptions(c10::kByte).device(device));
-}
-
 // This function must not be inlined, because gcc would assume that LibTorch's branch for tensors
 // without memory is taken.
 __attribute__((noinline)) char* data_of(const at::Tensor& bytes) {

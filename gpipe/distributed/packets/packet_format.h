@@ -65,8 +65,6 @@ int64_t next_place(int64_t offset, int64_t shift);
 c10::Storage storage_over(const at::Tensor& owner, char* data, int64_t bytes);
 at::Tensor tensor_over(c10::Storage storage, c10::ScalarType type, int64_t offset_bytes,
                        c10::IntArrayRef sizes, c10::IntArrayRef strides);
-// New memory, [count] of kByte.
-at::Tensor bytes_of(int64_t count, c10::Device device = c10::kCPU);
 char* data_of(const at::Tensor& bytes);
 
 // Throws DamagedMessage (bytes.h).

@@ -23,6 +23,7 @@
 
 #include "gpipe/distributed/packets/packet_codec.h"
 #include "gpipe/distributed/packets/transit.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/runtime/exit_gate.h"
@@ -32,9 +33,8 @@
 namespace gpipe::distributed {
 namespace {
 
+using internal::new_bytes;
 using internal::Packet;
-
-at::Tensor bytes_of(int64_t count) { return at::empty({count}, c10::TensorOptions(c10::kByte)); }
 
 std::string rank_name(int64_t rank) { return "rank " + std::to_string(rank); }
 
@@ -224,7 +224,7 @@ class RemoteTransport::Impl {
 
   Posted posted(int32_t worker, int32_t slot) {
     const Message& message = plan_.message(worker, slot);
-    Posted posted{slot, bytes_of(message.capacity), nullptr};
+    Posted posted{slot, new_bytes(message.capacity), nullptr};
     try {
       posted.pending = transit_.add(group_.receive(posted.room, message.from, message.tag));
     } catch (const std::exception& error) {
@@ -274,7 +274,7 @@ class RemoteTransport::Impl {
       if (!posted.pending->wait()) return std::nullopt;
       at::Tensor head = std::move(posted.room);
       if (const auto bytes = announced_bytes(head, options_.greatest_packet)) {
-        head = bytes_of(*bytes);
+        head = new_bytes(*bytes);
         auto whole = transit_.add(group_.receive(head, message.from, message.second_tag));
         if (!whole->wait()) return std::nullopt;
         message.wanted = *bytes;

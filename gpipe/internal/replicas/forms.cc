@@ -1,30 +1,29 @@
 #include "gpipe/internal/replicas/forms.h"
 
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::internal {
 namespace {
 
-constexpr int64_t kMessage = 192;  // bytes for a form; each number in it has 20 digits at most
+constexpr size_t kMessage = 192;  // bytes for a form; each number in it has 20 digits at most
 
-at::Tensor zero_bytes(int64_t count) { return at::zeros({count}, c10::TensorOptions(c10::kByte)); }
-
-// What this process of each replica gives, [replica]: as many bytes as `own`, on the host.
-std::vector<at::Tensor> given_by_replicas(const World& world, const at::Tensor& own) {
+// What this process of each replica gives, [replica]: as many bytes as `bytes`, on the host.
+std::vector<at::Tensor> given_by_replicas(const World& world, const std::string& bytes) {
+  const at::Tensor own = tensor_of_bytes(bytes);
   std::vector<at::Tensor> given;
   std::vector<Processes::Parcel> sends;
   std::vector<Processes::Parcel> receives;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
-    given.push_back(replica == world.replica() ? own : zero_bytes(own.numel()));
+    given.push_back(replica == world.replica() ? own : new_bytes(own.numel()));
     if (replica == world.replica()) continue;
     const int64_t rank = world.rank_of(replica, world.process());
     sends.push_back({rank, own});
@@ -73,27 +72,21 @@ void agree_on_forms(const World& world, const std::string& what,
 }
 
 bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors) {
-  const std::string form = form_of(tensors);
-  TORCH_INTERNAL_ASSERT(static_cast<int64_t>(form.size()) <= kMessage);
-  const at::Tensor own = zero_bytes(kMessage);
-  std::memcpy(own.mutable_data_ptr(), form.data(), form.size());
-  const std::vector<at::Tensor> of_all = given_by_replicas(world, own);
-  return std::all_of(of_all.begin(), of_all.end(), [&](const at::Tensor& bytes) {
-    return std::memcmp(bytes.const_data_ptr(), own.const_data_ptr(), kMessage) == 0;
-  });
+  std::string form = form_of(tensors);
+  TORCH_INTERNAL_ASSERT(form.size() <= kMessage);
+  form.resize(kMessage);
+  const std::vector<at::Tensor> of_all = given_by_replicas(world, form);
+  return std::all_of(of_all.begin(), of_all.end(),
+                     [&](const at::Tensor& bytes) { return bytes_in(bytes) == form; });
 }
 
 std::vector<std::vector<bool>> exchange_defined(const World& world,
                                                 const std::vector<at::Tensor>& tensors) {
-  const auto count = static_cast<int64_t>(tensors.size());
-  const at::Tensor own = zero_bytes(count);
-  for (int64_t k = 0; k < count; ++k) {
-    own.mutable_data_ptr<uint8_t>()[k] = tensors[static_cast<size_t>(k)].defined() ? 1 : 0;
-  }
+  std::vector<bool> own;
+  for (const at::Tensor& tensor : tensors) own.push_back(tensor.defined());
   std::vector<std::vector<bool>> defined;
-  for (const at::Tensor& bytes : given_by_replicas(world, own)) {
-    const auto* const first = bytes.const_data_ptr<uint8_t>();
-    defined.emplace_back(first, first + count);
+  for (const at::Tensor& bytes : given_by_replicas(world, to_bytes(own))) {
+    defined.push_back(from_bytes<std::vector<bool>>(bytes_in(bytes), "which tensors are defined"));
   }
   return defined;
 }

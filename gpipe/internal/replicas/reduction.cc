@@ -1,6 +1,5 @@
 #include "gpipe/internal/replicas/reduction.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -16,6 +15,7 @@
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
 #include "gpipe/internal/replicas/shards.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
 
 namespace gpipe::internal {
 namespace {
@@ -82,7 +82,7 @@ class Exchange {
     const Packing packing(parameters_, *own);
     std::vector<at::Tensor> messages(static_cast<size_t>(world_.replicas()));
     for_each_other([&](int64_t replica) {
-      at::Tensor room = room_for(packing);
+      at::Tensor room = new_bytes(packing.bytes(), way_->device());
       receives_.push_back({rank_of(replica), room});
       messages[static_cast<size_t>(replica)] = std::move(room);
     });
@@ -100,7 +100,7 @@ class Exchange {
       if (own != nullptr) sends_.push_back({rank_of(replica), message});
       const Bucket* const theirs = bucket(replica, round);
       if (theirs == nullptr) return;
-      at::Tensor room = room_for(Packing(parameters_, *theirs));
+      at::Tensor room = new_bytes(Packing(parameters_, *theirs).bytes(), way_->device());
       receives_.push_back({rank_of(replica), room});
       take(*theirs, std::move(room));
     });
@@ -128,9 +128,6 @@ class Exchange {
     }
   }
   int64_t rank_of(int64_t replica) const { return world_.rank_of(replica, world_.process()); }
-  at::Tensor room_for(const Packing& packing) const {
-    return at::empty({packing.bytes()}, c10::TensorOptions(c10::kByte).device(way_->device()));
-  }
 
   const World& world_;
   const std::vector<at::Tensor>& parameters_;

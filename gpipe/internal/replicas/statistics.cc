@@ -5,34 +5,29 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
-#include <sstream>
 #include <string>
+#include <tuple>
 
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
 #include "gpipe/internal/tensors/brought_to.h"
+#include "gpipe/internal/tensors/byte_tensor.h"
+#include "gpipe/runtime/bytes.h"
 
 namespace gpipe::internal {
 namespace {
 
 using Parcel = Processes::Parcel;
 
-at::Tensor room_of(int64_t bytes) { return at::empty({bytes}, c10::TensorOptions(c10::kByte)); }
-
-at::Tensor bytes_of(const std::vector<double>& numbers) {
-  at::Tensor bytes = room_of(static_cast<int64_t>(numbers.size() * sizeof(double)));
-  if (!numbers.empty()) std::memcpy(bytes.mutable_data_ptr(), numbers.data(), bytes.nbytes());
-  return bytes;
-}
-
-std::vector<double> numbers_of(const at::Tensor& bytes) {
-  std::vector<double> numbers(bytes.nbytes() / sizeof(double));
-  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.const_data_ptr(), bytes.nbytes());
-  return numbers;
-}
+// What a rank says before it sends its updates.
+struct Announcement {
+  int64_t numbers = 0;  // bytes of the message with the numbers; 0: there are no updates
+  int64_t moments = 0;
+  std::string form;  // of the buffers
+};
+auto fields(Announcement& each) { return std::tie(each.numbers, each.moments, each.form); }
 
 at::Tensor moments_of(int64_t count, c10::Device device) {
   return at::empty({count}, c10::TensorOptions(c10::kDouble).device(device));
@@ -44,39 +39,34 @@ void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& 
   const bool first = world.replica() == 0;
   StatisticsLog::Updates own{{}, moments_of(0, device)};
   if (!first) own = StatisticsLog::updates(stages, buffers, device);
-  struct Sizes {
-    int64_t numbers = 0;
-    int64_t moments = 0;
-  };
-  std::vector<Sizes> sizes;  // [rank]
+  const std::string what = "the sizes of the norms' statistics";
+  const std::string message = own.numbers.empty() ? "" : to_bytes(own.numbers);
+  const Announcement here{static_cast<int64_t>(message.size()), own.moments.numel(),
+                          form_of(buffers)};
+  std::vector<Announcement> announced;  // [rank]
   std::vector<std::string> forms;
-  for (const std::string& text :
-       exchange_long(*world.processes(), "the sizes of the norms' statistics",
-                     std::to_string(own.numbers.size()) + " " +
-                         std::to_string(own.moments.numel()) + " " + form_of(buffers),
-                     /*is_patient=*/true)) {
-    std::istringstream words(text);
-    Sizes& of_rank = sizes.emplace_back();
-    words >> of_rank.numbers >> of_rank.moments >> std::ws;
-    std::getline(words, forms.emplace_back());
+  for (const std::string& bytes :
+       exchange_long(*world.processes(), what, to_bytes(here), /*is_patient=*/true)) {
+    announced.push_back(from_bytes<Announcement>(bytes, what));
+    forms.push_back(announced.back().form);
   }
   check_forms(world, "the buffers", forms);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
-  if (!own.numbers.empty()) {
-    sends.push_back({world.process(), bytes_of(own.numbers)});
+  if (!message.empty()) {
+    sends.push_back({world.process(), tensor_of_bytes(message)});
     if (own.moments.numel() > 0) {
-      const at::Tensor here = brought_to(c10::kCPU, {own.moments}).front();
-      sends.push_back({world.process(), here.view(c10::kByte)});
+      const at::Tensor on_host = brought_to(c10::kCPU, {own.moments}).front();
+      sends.push_back({world.process(), on_host.view(c10::kByte)});
     }
   }
   std::vector<at::Tensor> numbers;  // [replica that has some]
   std::vector<at::Tensor> moments;  // the same
   for (int64_t replica = 1; first && replica < world.replicas(); ++replica) {
     const int64_t rank = world.rank_of(replica, world.process());
-    const Sizes& theirs = sizes.at(static_cast<size_t>(rank));
+    const Announcement& theirs = announced.at(static_cast<size_t>(rank));
     if (theirs.numbers == 0) continue;
-    numbers.push_back(room_of(theirs.numbers * static_cast<int64_t>(sizeof(double))));
+    numbers.push_back(new_bytes(theirs.numbers));
     moments.push_back(moments_of(theirs.moments, c10::kCPU));
     receives.push_back({rank, numbers.back()});
     if (theirs.moments > 0) receives.push_back({rank, moments.back().view(c10::kByte)});
@@ -84,7 +74,8 @@ void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& 
   world.processes()->move(sends, receives);
   moments = brought_to(device, moments);
   for (size_t k = 0; k < numbers.size(); ++k) {
-    StatisticsLog::add(stages, buffers, {numbers_of(numbers[k]), moments[k]});
+    StatisticsLog::add(stages, buffers,
+                       {from_bytes<std::vector<double>>(bytes_in(numbers[k])), moments[k]});
   }
 }
 
@@ -110,7 +101,7 @@ void share(const World& world, c10::Device device, const std::vector<at::Tensor>
     }
     return world.processes()->move(sends, {});
   }
-  const at::Tensor message = room_of(packing.bytes());
+  const at::Tensor message = new_bytes(packing.bytes());
   world.processes()->move({}, {{world.process(), message}});
   const std::vector<at::Tensor> values =
       packing.unpack(brought_to(device, {message}).front(), changed);
