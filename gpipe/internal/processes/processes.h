@@ -85,9 +85,6 @@ class Processes {
     // given. If not, they are on the CPU.
     virtual bool is_on_device() const { return false; }
   };
-  // Whether workers of the same process, too, get copies of each other's packets. Only tests want
-  // it.
-  virtual bool copies_within() const { return false; }
   // What earlier runs of a program have found out for later ones, e.g. the sizes of its messages.
   // The object is kept with the program.
   class Messages {

@@ -10,6 +10,7 @@
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/action_place.h"
 #include "gpipe/internal/run/pipeline.h"
+#include "gpipe/internal/run/run_transport.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/internal/threads/device_context.h"
 #include "gpipe/runtime/exit_gate.h"
@@ -83,8 +84,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   for (const Tie& tie : ties_over(ties_, device_ties_)) ties.push_back(tie.tensor);
   std::vector<size_t> tie_of_edge;
   for (const TieEdge& edge : edges_over(ties_, device_ties_)) tie_of_edge.push_back(edge.tie);
-  const bool copies = world_.processes_each() > 1 ||
-                      (world_.processes() != nullptr && world_.processes()->copies_within());
+  const std::vector<int64_t>& processes = residence_.process_of_worker();
+  const bool copies = std::any_of(processes.begin(), processes.end(),
+                                  [&](int64_t process) { return is_beyond(world_, process); });
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),

@@ -13,18 +13,18 @@ RunTransport::RunTransport(ProgramCache::Compiled& compiled, const World& world,
     return;
   }
   std::vector<int64_t> rank_of_worker = residence.process_of_worker();
-  std::vector<bool> is_beyond;                 // [worker]
+  std::vector<bool> by_host;                   // [worker]
   const c10::Device device = devices.front();  // all stages of this process are on it
   for (int64_t& rank : rank_of_worker) {
+    by_host.push_back(is_beyond(world, rank));
     rank = world.rank_of(world.replica(), rank);
-    is_beyond.push_back(rank != world.rank() || world.processes()->copies_within());
   }
   beyond_ = world.processes()->begin_run(compiled.program, rank_of_worker, compiled.messages,
                                          std::move(current_layer), device);
   transport_ = beyond_.get();
   if (!device.is_cpu()) {
-    if (beyond_->is_on_device()) is_beyond.assign(is_beyond.size(), false);
-    transport_ = &staged_.emplace(*beyond_, std::move(is_beyond), device, transfers);
+    if (beyond_->is_on_device()) by_host.assign(by_host.size(), false);
+    transport_ = &staged_.emplace(*beyond_, std::move(by_host), device, transfers);
   }
 }
 

@@ -23,6 +23,12 @@
 
 namespace gpipe::internal {
 
+// Whether packets for a process of this replica leave this process.
+inline bool is_beyond(const World& world, int64_t process) {
+  return world.processes() != nullptr &&
+         world.rank_of(world.replica(), process) != world.processes()->rank();
+}
+
 // In one process, packets go from device to device. Over several processes, they go to the other
 // processes, too. They go by way of the host, unless the processes exchange device memory directly.
 //

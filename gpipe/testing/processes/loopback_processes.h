@@ -30,7 +30,8 @@ class LoopbackProcesses final : public internal::Processes {
   explicit LoopbackProcesses(const LinkKind* kind = nullptr);
   ~LoopbackProcesses() override;
 
-  int64_t rank() const override { return 0; }
+  // None, so that packets leave this process wherever they go.
+  int64_t rank() const override { return -1; }
   int64_t size() const override { return 1; }
   int64_t next_number() override { return number_; }
   void take_number() override { ++number_; }
@@ -38,7 +39,6 @@ class LoopbackProcesses final : public internal::Processes {
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient) override;
   void agree(const std::string& name, const std::string& value) override;
-  bool copies_within() const override { return true; }
   void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override;
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
