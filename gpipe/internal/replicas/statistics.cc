@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
+#include "gpipe/internal/replicas/signatures.h"
 #include "gpipe/internal/tensors/brought_to.h"
 #include "gpipe/internal/tensors/byte_tensor.h"
 #include "gpipe/runtime/bytes.h"
@@ -42,15 +42,15 @@ void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& 
   const std::string what = "the sizes of the norms' statistics";
   const std::string message = own.numbers.empty() ? "" : to_bytes(own.numbers);
   const Announcement here{static_cast<int64_t>(message.size()), own.moments.numel(),
-                          form_of(buffers)};
+                          signature_of(buffers)};
   std::vector<Announcement> announced;  // [rank]
-  std::vector<std::string> forms;
+  std::vector<std::string> signatures;
   for (const std::string& bytes :
        exchange_long(*world.processes(), what, to_bytes(here), /*is_patient=*/true)) {
     announced.push_back(from_bytes<Announcement>(bytes, what));
-    forms.push_back(announced.back().form);
+    signatures.push_back(announced.back().form);
   }
-  check_forms(world, "the buffers", forms);
+  check_signatures(world, "the buffers", signatures);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   if (!message.empty()) {
