@@ -7,12 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/call/between_runs.h"
+#include "gpipe/internal/call/call_agreement.h"
 #include "gpipe/internal/call/clipping.h"
 #include "gpipe/internal/call/hashing.h"
-#include "gpipe/internal/call/together.h"
 #include "gpipe/internal/call/unscaling.h"
-#include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/loading.h"
+#include "gpipe/internal/model/remote_layers.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
@@ -23,9 +23,9 @@ using internal::BetweenRuns;
 
 // No process goes on while another one may still fail, because the processes would then no longer
 // make the same calls.
-void GPipeImpl::end_together(const char* what) const {
+void GPipeImpl::agree_at_end(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
+  (void)internal::agree_at_end(world_, call_name(what), std::nullopt, /*last=*/0,
                                pipeline_->late_registrations());
 }
 
@@ -94,7 +94,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     const auto children = named_children();
     size_t index = 0;
     for (size_t j = 0; j < balance_.size(); ++j) {
-      const bool here = pipeline_->residence().has_stage(static_cast<int64_t>(j));
+      const bool here = pipeline_->stage_map().has_stage(static_cast<int64_t>(j));
       for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
         if (!here) continue;
         internal::materialize(*layers_[index], children[index].key() + ".", devices_[j], seed,
@@ -104,7 +104,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     on_meta_ = false;
     place_layers();  // moves the tensors of these layers that were not on meta
     agree_on_values("materialize");
-    end_together("materialize");
+    agree_at_end("materialize");
     return true;
   });
 }
@@ -162,7 +162,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
                                  call_name("clip_grad_norm_"), named.keys());
-    end_together("clip_grad_norm_");  // because scaling may fail in a single process
+    agree_at_end("clip_grad_norm_");  // because scaling may fail in a single process
     return norm;
   });
 }
@@ -179,7 +179,7 @@ bool GPipeImpl::unscale_gradients_(double loss_scale) {
     const BetweenRuns between(pipeline_.get());
     const bool finite = internal::unscale_gradients(named_parameters().values(), loss_scale, world_,
                                                     call_name("unscale_gradients_"));
-    end_together("unscale_gradients_");
+    agree_at_end("unscale_gradients_");
     return finite;
   });
 }
