@@ -1,5 +1,6 @@
 #include "gpipe/internal/backward/engine_node.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -13,6 +14,7 @@
 
 #include "gpipe/internal/backward/walk_number.h"
 #include "gpipe/internal/libtorch/versions.h"
+#include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::internal {
 namespace {
@@ -91,6 +93,18 @@ edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
   return edges;
 }
 
+// The engine, which asks LibTorch for the accelerator in its first run, on CPUs, too. The static
+// object behind that is made here, so that exit() shuts the gate before it destroys the object.
+Engine& engine() {
+  static const bool made = [] {
+    (void)at::getAccelerator(/*checked=*/false);
+    shut_at_exit();
+    return true;
+  }();
+  (void)made;
+  return Engine::get_default_engine();
+}
+
 }  // namespace
 
 variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
@@ -100,8 +114,8 @@ variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
   auto collector = make_node<Collector>();
   {
     EdgesScope scope(node, detour(node, collector));
-    Engine::get_default_engine().execute({Edge(feeder, 0)}, {feeder->trigger}, keep_graph,
-                                         /*create_graph=*/false, /*accumulate_grad=*/true);
+    engine().execute({Edge(feeder, 0)}, {feeder->trigger}, keep_graph,
+                     /*create_graph=*/false, /*accumulate_grad=*/true);
   }
   variable_list outputs(node.next_edges().size());
   size_t next = 0;
@@ -117,8 +131,8 @@ void run_for_all_gradients(const std::function<void()>& work) {
   const auto* const asked = torch::autograd::get_current_graph_task_exec_info();
   if (asked == nullptr || asked->empty()) return work();
   auto node = make_node<Work>(work);
-  Engine::get_default_engine().execute({Edge(node, 0)}, {node->trigger}, /*keep_graph=*/false,
-                                       /*create_graph=*/false, /*accumulate_grad=*/true);
+  engine().execute({Edge(node, 0)}, {node->trigger}, /*keep_graph=*/false,
+                   /*create_graph=*/false, /*accumulate_grad=*/true);
   if (node->error) std::rethrow_exception(node->error);
 }
 
