@@ -1,5 +1,6 @@
 #include "experiments/rivals/stage_processes.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,6 +88,7 @@ void StageProcesses::start(const std::vector<std::string>& command, int64_t rank
   child.input = distributed::ChildInput::kPipe;
   child.shares_error = true;
   const distributed::ChildProcess process = distributed::start_child(child);
+  fcntl(process.output, F_SETFL, 0);  // read_answer() waits
   processes_.push_back(
       {rank, process.pid, fdopen(process.input, "w"), fdopen(process.output, "r")});
 }

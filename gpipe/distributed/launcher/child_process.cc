@@ -243,6 +243,8 @@ ChildProcess start_child(const ChildOptions& options) {
     waitpid(child, nullptr, 0);
     throw StartError(describe(failure, options), kNotRun);
   }
+  fcntl(output.ends[0], F_SETFL, O_NONBLOCK);
+  if (error) fcntl(error->ends[0], F_SETFL, O_NONBLOCK);
   return {child, input ? input->release(1) : -1, output.release(0), error ? error->release(0) : -1};
 }
 

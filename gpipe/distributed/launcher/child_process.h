@@ -54,8 +54,8 @@ struct ChildOptions {
 };
 
 // A running process. It leads a session and a process group of its own, and dies if its parent
-// does. This struct owns nothing: its user closes the descriptors, of which those without a pipe
-// are -1, and waits for the process.
+// does. Reading `output` and `error` does not block. This struct owns nothing: its user closes the
+// descriptors, of which those without a pipe are -1, and waits for the process.
 struct ChildProcess {
   pid_t pid = -1;
   int input = -1;

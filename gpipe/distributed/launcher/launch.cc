@@ -1,6 +1,5 @@
 #include "gpipe/distributed/launcher/launch.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -125,7 +124,6 @@ class Run {
     child_.input = options_.input && rank == 0 ? ChildInput::kParents : ChildInput::kNothing;
     child_.cores = shares_[static_cast<std::size_t>(rank)];
     const ChildProcess process = start_child(child_);
-    for (const int end : {process.output, process.error}) fcntl(end, F_SETFL, O_NONBLOCK);
     guardian_.watch(process.pid);
     meeting_.started(rank);
     return process;
