@@ -11,7 +11,7 @@
 #include "balance/cut/move_cuts.h"
 #include "balance/cut/pieces.h"
 #include "balance/step/explain.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -23,10 +23,10 @@ constexpr double kWorthAChange = 0.003;
 constexpr size_t kSearched = 3;
 constexpr int kMostSimulations = 300;  // the most that a search makes
 
-class Search {
+class AdviceSearch {
  public:
-  Search(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
-         const AdviceOptions& options)
+  AdviceSearch(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
+               const AdviceOptions& options)
       : costs_(costs),
         rows_(rows),
         now_(now),
@@ -123,7 +123,7 @@ class Search {
 
  private:
   int64_t micro_batches(const PipelineSetup& setup) const {
-    return cut_sizes(rows_, setup.chunks).micro_batches;
+    return chunk_sizes(rows_, setup.chunks).micro_batches;
   }
   Schedule schedule_of(const PipelineSetup& setup) const {
     return setup.schedule_for(micro_batches(setup));
@@ -195,7 +195,7 @@ class Search {
   // The setup with the cut that best_balance() finds, which assumes the same mode for all
   // partitions.
   PipelineSetup with_even_balance(PipelineSetup setup) const {
-    balance::Profile profile = costs_.at(cut_sizes(rows_, setup.chunks).rows);
+    balance::Profile profile = costs_.at(chunk_sizes(rows_, setup.chunks).rows);
     const auto of_loss = static_cast<double>(profile.batch_rows);
     balance::LayerProfile loss;
     loss.forward = costs_.loss_forward * of_loss;
@@ -280,7 +280,7 @@ int changes(const PipelineSetup& a, const PipelineSetup& b) {
 std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                                 const Machine& machine, double step, const AdviceOptions& options) {
   const double modeled = model_step(costs, rows, setup, machine).step;
-  const Search search(costs, rows, setup, machine, options);
+  const AdviceSearch search(costs, rows, setup, machine, options);
   std::vector<Advice> advice;
   const auto add = [&](Change change, const PipelineSetup& other, double least) {
     if (changes(other, setup) == 0 || modeled <= 0) return;

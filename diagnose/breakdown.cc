@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -21,7 +21,7 @@ std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSet
     return model_step(costs, rows, setup, machine, {recompute, transfers, shared});
   };
   const ModeledStep bare = with(false, false, false);
-  const int64_t micro_batches = cut_sizes(rows, setup.chunks).micro_batches;
+  const int64_t micro_batches = chunk_sizes(rows, setup.chunks).micro_batches;
   const auto workers = static_cast<double>(setup.schedule_for(micro_batches).workers());
   const double reached[] = {bare.work / workers,
                             bare.busiest,

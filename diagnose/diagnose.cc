@@ -28,7 +28,7 @@
 #include "diagnose/named_choices.h"
 #include "diagnose/step_model.h"
 #include "gpipe/batch_size.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/placement.h"
@@ -252,7 +252,8 @@ class Guards {
  public:
   explicit Guards(GPipe pipe) : model_(*pipe, pipe->devices().front()) {
     for (const c10::Device& device : pipe->devices()) {
-      if (device.is_cuda() && device != pipe->devices().front()) draws_.emplace_back(none_, device);
+      if (device.is_cuda() && device != pipe->devices().front())
+        generator_guards_.emplace_back(none_, device);
     }
   }
 
@@ -260,7 +261,7 @@ class Guards {
   struct Nothing : torch::nn::Module {};
   Nothing none_;
   balance::ModelGuard model_;
-  std::deque<balance::ModelGuard> draws_;
+  std::deque<balance::ModelGuard> generator_guards_;
 };
 
 // Makes the single measurements of a pipeline and its model.
@@ -298,8 +299,9 @@ class Measurements {
     StepOptions step = options_.step();
     step.schedule(Schedule::one_f_one_b).keep_outputs(true).on_event(nullptr);
     const Tensors outputs = single->step(moved(inputs_, device_), targets, loss_fn_, step).outputs;
-    const internal::MiniBatch cut(rows_, chunks);
-    return diagnosis::measure_loss(cut.cut(outputs, 0), cut.cut(targets, 0), loss_fn_);
+    const internal::MiniBatch mini_batch(rows_, chunks);
+    return diagnosis::measure_loss(mini_batch.slice(outputs, 0), mini_batch.slice(targets, 0),
+                                   loss_fn_);
   }
 
   Profile layers(int64_t rows) const {
@@ -391,7 +393,7 @@ std::map<int64_t, diagnosis::StepTimer> one_stage_timers(
 Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                  const std::vector<int64_t>& chunks, const DiagnoseOptions& options) {
   const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
-  const CutSizes sizes = cut_sizes(rows, pipe->chunks());
+  const ChunkSizes sizes = chunk_sizes(rows, pipe->chunks());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool one_device = std::all_of(devices.begin(), devices.end(),
                                       [&](c10::Device d) { return d == devices.front(); });
@@ -403,7 +405,7 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
 
   std::map<int64_t, int64_t> chunks_by_rows = {{sizes.rows, pipe->chunks()}};
   for (const int64_t count : chunks) {
-    const int64_t each = cut_sizes(rows, count).rows;
+    const int64_t each = chunk_sizes(rows, count).rows;
     if (options.run_plain_model() || each <= sizes.rows) chunks_by_rows.insert({each, count});
   }
   if (options.run_plain_model()) chunks_by_rows.insert({rows, 1});
@@ -476,7 +478,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
                    const DiagnoseOptions& options) {
   check(pipe, inputs, loss_fn, options);
   const int64_t rows = batch_size(inputs, "input", pipe->shared_inputs());
-  const CutSizes sizes = cut_sizes(rows, pipe->chunks());
+  const ChunkSizes sizes = chunk_sizes(rows, pipe->chunks());
   const std::vector<c10::Device>& devices = pipe->devices();
   const bool on_cpu =
       std::all_of(devices.begin(), devices.end(), [](c10::Device d) { return d.is_cpu(); });
@@ -493,7 +495,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.chunks = chunks_of(pipe, rows, options);
   std::set<int64_t> micro_batches = {sizes.micro_batches};
   for (const int64_t chunks : wanted.chunks) {
-    micro_batches.insert(cut_sizes(rows, chunks).micro_batches);
+    micro_batches.insert(chunk_sizes(rows, chunks).micro_batches);
   }
   Schedules schedules = schedules_of(pipe, options, sizes.micro_batches, micro_batches);
   result.setup.schedule = std::move(schedules.now);
@@ -511,7 +513,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   const Costs& costs = measured.costs;
   result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());
   const auto unknown = [&](int64_t chunks) {
-    return measured.by_rows.count(cut_sizes(rows, chunks).rows) == 0;
+    return measured.by_rows.count(chunk_sizes(rows, chunks).rows) == 0;
   };
   wanted.chunks.erase(std::remove_if(wanted.chunks.begin(), wanted.chunks.end(), unknown),
                       wanted.chunks.end());

@@ -367,7 +367,8 @@ TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
 
 // The state of a pipeline that must be the same after a diagnosis as before it.
 struct State {
-  explicit State(const GPipe& pipe) : draws(at::detail::getDefaultCPUGenerator().get_state()) {
+  explicit State(const GPipe& pipe)
+      : generator_state(at::detail::getDefaultCPUGenerator().get_state()) {
     for (const Tensor& parameter : pipe->parameters()) {
       values.push_back(parameter.detach().clone());
       gradients.push_back(parameter.grad());
@@ -376,13 +377,13 @@ struct State {
     for (const Tensor& buffer : pipe->buffers()) values.push_back(buffer.clone());
     for (const auto& module : pipe->modules()) modes.push_back(module->is_training());
   }
-  Tensor draws;
+  Tensor generator_state;
   std::vector<Tensor> values, gradients, gradient_values;
   std::vector<bool> modes;
 };
 
 void expect_same(const State& now, const State& before) {
-  EXPECT_THAT(now.draws, EqualsBitwise(before.draws));
+  EXPECT_THAT(now.generator_state, EqualsBitwise(before.generator_state));
   EXPECT_EQ(now.modes, before.modes);
   ASSERT_EQ(now.values.size(), before.values.size());
   for (size_t k = 0; k < now.values.size(); ++k) {

@@ -7,7 +7,7 @@
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -29,7 +29,8 @@ CutCosts cut_of(const Costs& costs, int64_t rows, const PipelineSetup& setup) {
 
 // A model with the costs of a full micro-batch. The costs of a short last micro-batch, and the
 // machine, are still missing.
-balance::StepModel model_of(const Costs& costs, const CutSizes& sizes, const PipelineSetup& setup) {
+balance::StepModel model_of(const Costs& costs, const ChunkSizes& sizes,
+                            const PipelineSetup& setup) {
   const Schedule schedule = setup.schedule_for(sizes.micro_batches);
   balance::StepModel model{schedule,
                            balance::recomputed_cells(schedule, setup.checkpoints),
@@ -42,7 +43,7 @@ balance::StepModel model_of(const Costs& costs, const CutSizes& sizes, const Pip
 
 ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                        const Machine& machine, const Effects& effects) {
-  const CutSizes sizes = cut_sizes(rows, setup.chunks);
+  const ChunkSizes sizes = chunk_sizes(rows, setup.chunks);
   balance::StepModel model = model_of(costs, sizes, setup);
   const int64_t last_rows = rows - sizes.rows * (sizes.micro_batches - 1);
   if (last_rows != sizes.rows) {
@@ -86,7 +87,7 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
 
 ModeledMemory model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                            double param_scale) {
-  const balance::StepModel model = model_of(costs, cut_sizes(rows, setup.chunks), setup);
+  const balance::StepModel model = model_of(costs, chunk_sizes(rows, setup.chunks), setup);
   ModeledMemory result;
   for (int64_t j = 0; j < model.schedule.stages(); ++j) {
     result.partitions.push_back(

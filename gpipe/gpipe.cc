@@ -13,12 +13,12 @@
 
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
+#include "gpipe/internal/call/call_agreement.h"
 #include "gpipe/internal/call/caller_modes.h"
 #include "gpipe/internal/call/model_checks.h"
 #include "gpipe/internal/call/own_memory.h"
 #include "gpipe/internal/call/placement_warning.h"
 #include "gpipe/internal/call/reseed_watch.h"
-#include "gpipe/internal/call/together.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/processes/call_terms.h"
 #include "gpipe/internal/processes/processes.h"
@@ -66,10 +66,10 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
     check_no_way_behind("input", k, inputs[k], needs_record);
   }
-  const Tensors cut = cut_inputs(what, inputs, needs_record);
-  const bool some =
-      std::any_of(cut.begin(), cut.end(), [](const at::Tensor& input) { return input.defined(); });
-  int64_t rows = first || some ? batch_size(cut, "input") : -1;
+  const Tensors sliced = cut_inputs(what, inputs, needs_record);
+  const bool some = std::any_of(sliced.begin(), sliced.end(),
+                                [](const at::Tensor& input) { return input.defined(); });
+  int64_t rows = first || some ? batch_size(sliced, "input") : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;
@@ -78,15 +78,15 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
     terms.zero_grads = zero_grads_;
-    terms.changed_ties = pipeline_->ties().changed();
-    terms.trained_ties = pipeline_->ties().trained();
-    const internal::CallBegin begin = internal::begin_together(
+    terms.changed_tied_parameters = pipeline_->tied_over_processes().changed();
+    terms.trained_tied_parameters = pipeline_->tied_over_processes().trained();
+    const internal::CallBegin begin = internal::agree_at_begin(
         world_, call_name(what), terms, pipeline_->process_of_first_stage(), chunks_);
     rows = begin.rows;
     seed = begin.seed;
-    if (needs_record) pipeline_->ties().check_trained(begin.trained_ties);
+    if (needs_record) pipeline_->tied_over_processes().check_trained(begin.trained_tied_parameters);
     internal::agree_after_failed_update(world_, call_name(what), *pipeline_, *this);
-    pipeline_->ties().share(begin.changed_ties);
+    pipeline_->tied_over_processes().share(begin.changed_tied_parameters);
   }
   // Too many cells are refused here, before memory for them is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
@@ -166,12 +166,12 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   pipeline_->check_late();
   StepResult result;
   if (options.keep_outputs()) result.outputs = outputs_of(pass, inputs);
-  // Nothing may throw after end_together(), because the other processes go on from there.
+  // Nothing may throw after agree_at_end(), because the other processes go on from there.
   if (processes() != nullptr) {
     losses =
-        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
+        internal::agree_at_end(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
                                pipeline_->late_registrations());
-    pipeline_->ties().note_shared();
+    pipeline_->tied_over_processes().note_shared();
   }
   result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);

@@ -8,16 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/call/call_agreement.h"
 #include "gpipe/internal/call/caller_modes.h"
 #include "gpipe/internal/call/devices.h"
 #include "gpipe/internal/call/model_checks.h"
-#include "gpipe/internal/call/together.h"
-#include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/model/remote_layers.h"
 #include "gpipe/internal/processes/connected.h"
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/processes/residence.h"
-#include "gpipe/internal/processes/ties.h"
+#include "gpipe/internal/processes/stage_map.h"
+#include "gpipe/internal/processes/tied_parameters.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/internal/threads/cpu_threads.h"
@@ -102,15 +102,15 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
   placement_ = options.placement();
   if (processes() != nullptr) check_world(options);
-  std::optional<internal::Residence> residence;
-  if (partitions > 0) residence.emplace(placement(), world_.process(), world_.processes_each());
+  std::optional<internal::StageMap> stage_map;
+  if (partitions > 0) stage_map.emplace(placement(), world_.process(), world_.processes_each());
   devices_ = processes() == nullptr
                  ? internal::devices_for(partitions, options.devices())
-                 : internal::devices_of_process(partitions, options.devices(), *residence);
-  internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
+                 : internal::devices_of_process(partitions, options.devices(), *stage_map);
+  internal::check_sharing(module, balance_, devices_, stage_map ? &*stage_map : nullptr);
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
-      residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
+      stage_map ? internal::workers_on_cpu(placement(), stage_map->workers(), devices_) : 0);
   static std::atomic<bool> told_of_fewer{false};
   if (options.cpu_threads_per_stage() <= 0 && devices_.size() > 0 && devices_.front().is_cpu()) {
     const std::string fewer = internal::fewer_threads_text();
@@ -157,7 +157,7 @@ Placement GPipeImpl::placement() const {
 
 void GPipeImpl::place_layers() {
   std::unordered_set<const c10::TensorImpl*> tied;  // tied parameters that layers here use, too
-  if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
+  if (pipeline_ != nullptr && !pipeline_->tied_over_processes().parameters().empty()) {
     for (size_t k = 0; k < layers_.size(); ++k) {
       if (!is_here(static_cast<int64_t>(k))) continue;
       for (const auto& [name, parameter] : internal::used_parameters(*layers_[k])) {
@@ -167,7 +167,7 @@ void GPipeImpl::place_layers() {
   }
   size_t index = 0;
   for (size_t j = 0; j < balance_.size(); ++j) {
-    if (!pipeline_->residence().has_stage(static_cast<int64_t>(j))) {
+    if (!pipeline_->stage_map().has_stage(static_cast<int64_t>(j))) {
       for (int64_t k = 0; k < balance_[j]; ++k) {
         internal::move_to_meta(*layers_[index++], tied);
       }
@@ -253,7 +253,7 @@ void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::T
 }
 
 Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const {
-  Tensors cut = inputs;
+  Tensors sliced = inputs;
   for (const int64_t number : shared_inputs_) {
     if (inputs.empty()) continue;  // this process does not need inputs
     TORCH_CHECK_VALUE(number < static_cast<int64_t>(inputs.size()), what, " was given ",
@@ -266,9 +266,9 @@ Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool need
         " is the same for all micro-batches (GPipeOptions::shared_inputs) and "
         "requires a gradient, of which each replica would get its own part; make it "
         "a parameter of the model");
-    cut[number] = at::Tensor();
+    sliced[number] = at::Tensor();
   }
-  return cut;
+  return sliced;
 }
 
 }  // namespace gpipe

@@ -59,7 +59,7 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
   TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
   end_together("forward");
-  pipeline_->ties().note_shared();
+  pipeline_->tied_over_processes().note_shared();
   if (!pipeline_->has_last_stage()) return {};
   std::vector<bool> needs_grad(outputs.size(), false);
   bool any = false;

@@ -38,7 +38,7 @@ bool GPipeImpl::is_here(int64_t layer) const {
   while (left >= balance_[static_cast<size_t>(stage)]) {
     left -= balance_[static_cast<size_t>(stage++)];
   }
-  return pipeline_->residence().has_stage(stage);
+  return pipeline_->stage_map().has_stage(stage);
 }
 
 torch::nn::Sequential GPipeImpl::sequential() const {
@@ -98,7 +98,7 @@ void GPipeImpl::pretty_print(std::ostream& stream) const {
     }
     stream << "\n  partition " << j << " on " << devices_[j];
     if (processes() != nullptr) {
-      stream << " in process " << pipeline_->residence().process_of_stage(static_cast<int64_t>(j));
+      stream << " in process " << pipeline_->stage_map().process_of_stage(static_cast<int64_t>(j));
     }
     stream << ": ";
     if (end - first == 1) {

@@ -7,12 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/call/between_runs.h"
+#include "gpipe/internal/call/call_agreement.h"
 #include "gpipe/internal/call/clipping.h"
 #include "gpipe/internal/call/hashing.h"
-#include "gpipe/internal/call/together.h"
 #include "gpipe/internal/call/unscaling.h"
-#include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/loading.h"
+#include "gpipe/internal/model/remote_layers.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/internal/run/pipeline.h"
@@ -25,7 +25,7 @@ using internal::BetweenRuns;
 // make the same calls.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
+  (void)internal::agree_at_end(world_, call_name(what), std::nullopt, /*last=*/0,
                                pipeline_->late_registrations());
 }
 
@@ -94,7 +94,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     const auto children = named_children();
     size_t index = 0;
     for (size_t j = 0; j < balance_.size(); ++j) {
-      const bool here = pipeline_->residence().has_stage(static_cast<int64_t>(j));
+      const bool here = pipeline_->stage_map().has_stage(static_cast<int64_t>(j));
       for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
         if (!here) continue;
         internal::materialize(*layers_[index], children[index].key() + ".", devices_[j], seed,

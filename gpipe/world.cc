@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "text/counted.h"
 
 namespace gpipe {
@@ -41,7 +41,7 @@ RowRange World::rows(int64_t global_rows, int64_t chunks) const {
                                 " replicas; give a multiple of them, which is that of the whole "
                                 "mini-batch and not of a replica");
   }
-  const int64_t rows = cut_sizes(global_rows, chunks).rows;
+  const int64_t rows = chunk_sizes(global_rows, chunks).rows;
   const int64_t each = chunks / replicas_;  // micro-batches of a replica
   const auto begin_of = [&](int64_t replica) {
     const int64_t first = replica * each;

@@ -14,11 +14,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gpipe/internal/call/between_runs.h"
-#include "gpipe/internal/call/together.h"
+#include "gpipe/internal/call/call_agreement.h"
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
 #include "gpipe/internal/replicas/shards.h"
+#include "gpipe/internal/replicas/signatures.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/runtime/bytes.h"
 #include "gpipe/world.h"
@@ -72,7 +72,7 @@ std::vector<int64_t> owners_of_changes(const World& world,
   // The ranks compare the owners, too: owners depend on which parameters were frozen when the
   // optimizer was made.
   const std::string given(owners.begin(), owners.end());
-  std::vector<std::string> own{internal::form_of(parameters) + ", shared out by " +
+  std::vector<std::string> own{internal::signature_of(parameters) + ", shared out by " +
                                    std::to_string(std::hash<std::string>()(given)),
                                first_rates, rates, ""};
   for (const at::Tensor& parameter : parameters) {
@@ -84,8 +84,8 @@ std::vector<int64_t> owners_of_changes(const World& world,
     const auto of_rank = internal::from_bytes<std::vector<std::string>>(bytes);
     for (size_t k = 0; k < texts.size(); ++k) texts[k].push_back(of_rank.at(k));
   }
-  const auto& [forms, first, now, changes] = texts;
-  internal::check_forms(world, "the parameters", forms);
+  const auto& [signatures, first, now, changes] = texts;
+  internal::check_signatures(world, "the parameters", signatures);
   check_rates(first, now);
   for (size_t k = 0; k < parameters.size(); ++k) {
     const int64_t owner = world.rank_of(owners[k], world.process());

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 
 namespace gpipe::balance {
 namespace {

@@ -31,7 +31,7 @@
 #include "balance/step/cut_costs.h"
 #include "balance/step/explain.h"
 #include "gpipe/batch_size.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "meta/meta_scope.h"
 #include "text/memory_size.h"
@@ -100,11 +100,11 @@ struct Candidate {
 };
 
 // A search for one model.
-class Search {
+class FitSearch {
  public:
   // `scale`: bytes that training needs for each byte of a parameter.
-  Search(const Training& training, const std::vector<int64_t>& device_bytes,
-         const FitOptions& options, double scale, std::string name, FewLayers few_layers)
+  FitSearch(const Training& training, const std::vector<int64_t>& device_bytes,
+            const FitOptions& options, double scale, std::string name, FewLayers few_layers)
       : training_(training),
         options_(options),
         scale_(scale),
@@ -165,9 +165,9 @@ class Search {
     for (const int64_t count : chunks_to_try(options_.chunks(), *model_, batch_)) {
       Candidate candidate;
       candidate.chunks = count;
-      const CutSizes cut = cut_sizes(batch_, count);
-      candidate.rows = cut.rows;
-      candidate.micro_batches = cut.micro_batches;
+      const ChunkSizes sizes = chunk_sizes(batch_, count);
+      candidate.rows = sizes.rows;
+      candidate.micro_batches = sizes.micro_batches;
       for (const Checkpoint mode : modes) {
         candidate.checkpoint = mode;
         candidates_.push_back(candidate);
@@ -563,12 +563,12 @@ class Search {
 Fit fastest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
                 const FitOptions& options, double scale, const std::string& name,
                 FewLayers few_layers) {
-  return Search(training, device_bytes, options, scale, name, few_layers).fastest();
+  return FitSearch(training, device_bytes, options, scale, name, few_layers).fastest();
 }
 
 Fit smallest_fit(const Training& training, const std::vector<int64_t>& device_bytes,
                  const FitOptions& options, double scale, const std::string& name, bool explain) {
-  return Search(training, device_bytes, options, scale, name, FewLayers::kLeaveDevices)
+  return FitSearch(training, device_bytes, options, scale, name, FewLayers::kLeaveDevices)
       .smallest(explain);
 }
 

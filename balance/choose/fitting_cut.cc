@@ -115,9 +115,9 @@ struct Cost {
   double sum = 0;  // the cost whose sum over a cut counts
 };
 
-class Search {
+class FittingCutSearch {
  public:
-  Search(const Profile& profile, const FittingCutOptions& options)
+  FittingCutSearch(const Profile& profile, const FittingCutOptions& options)
       : profile_(profile),
         options_(options),
         layers_(profile.layers.size()),
@@ -209,14 +209,14 @@ class Search {
 
 std::optional<std::vector<int64_t>> fastest_fitting_cut(const Profile& profile,
                                                         const FittingCutOptions& options) {
-  return Search(profile, options).best([&](const Block& block, size_t j) {
+  return FittingCutSearch(profile, options).best([&](const Block& block, size_t j) {
     const bool fits = block.memory() <= static_cast<double>(options.limits[j]);
     return fits ? Cost{block.time(), block.time() * block.time()} : Cost{kNever, kNever};
   });
 }
 
 std::vector<int64_t> smallest_cut(const Profile& profile, const FittingCutOptions& options) {
-  return *Search(profile, options).best([&](const Block& block, size_t j) {
+  return *FittingCutSearch(profile, options).best([&](const Block& block, size_t j) {
     const double memory = block.memory();
     return Cost{memory - static_cast<double>(options.limits[j]), memory * memory};
   });

@@ -9,10 +9,10 @@ namespace gpipe::balance {
 
 SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& candidate,
                            const Explanation& explanation) {
-  const MiniBatchCut& cut = problem.cuts[candidate.cut];
+  const Chunking& chunking = problem.chunkings[candidate.cut];
   SearchOptions options;
   options.placement = candidate.schedule->placement();
-  options.micro_batches = static_cast<int64_t>(cut.sizes.size());
+  options.micro_batches = static_cast<int64_t>(chunking.sizes.size());
   options.costs.clear();
   options.activation_bytes.clear();
   options.waiting_bytes.clear();
@@ -32,7 +32,7 @@ SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& cand
     if (j + 1 < explanation.partitions.size()) {
       const auto last = static_cast<size_t>(partition.layers.last);
       options.activation_transfer.push_back(
-          problem.machine.seconds(static_cast<double>(cut.profile.layers[last].output)));
+          problem.machine.seconds(static_cast<double>(chunking.profile.layers[last].output)));
     }
     const auto device = static_cast<size_t>(options.placement.worker_of(static_cast<int64_t>(j)));
     fixed[device] += static_cast<double>(partition.fixed);
@@ -48,7 +48,7 @@ SearchOptions order_search(const PlanProblem& problem, const PlanCandidate& cand
     while (explanation.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
     return j;
   };
-  for (const SkipProfile& skip : cut.profile.skips) {
+  for (const SkipProfile& skip : chunking.profile.skips) {
     const int64_t from = partition_of(skip.from);
     const int64_t to = partition_of(skip.to);
     if (from == to) continue;

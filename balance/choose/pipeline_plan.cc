@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_format.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/schedule/follows_at_once.h"
 
 namespace gpipe::balance {
@@ -44,7 +44,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
   }
   if (plan.rows < 1) fail("rows is " + std::to_string(plan.rows) + ", expected at least 1");
   if (plan.chunks < 1 ||
-      cut_sizes(plan.rows, plan.chunks).micro_batches != plan.schedule.micro_batches()) {
+      chunk_sizes(plan.rows, plan.chunks).micro_batches != plan.schedule.micro_batches()) {
     fail(std::to_string(plan.rows) + " rows in " + std::to_string(plan.chunks) +
          " chunks do not make the schedule's " + std::to_string(plan.schedule.micro_batches()) +
          " micro-batches");

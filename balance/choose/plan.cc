@@ -30,7 +30,7 @@
 #include "balance/memory/device_room.h"
 #include "balance/memory/param_scale.h"
 #include "gpipe/batch_size.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "gpipe/pipeline_setup.h"
 #include "meta/meta_scope.h"
@@ -46,9 +46,10 @@ constexpr int kBisections = 8;
 constexpr size_t kMostOthers = 10;
 
 // Plans one model.
-class Planner {
+class PipelinePlanner {
  public:
-  Planner(const torch::nn::Sequential& model, const Tensors& sample, const PlanOptions& options)
+  PipelinePlanner(const torch::nn::Sequential& model, const Tensors& sample,
+                  const PlanOptions& options)
       : model_(model), sample_(sample), options_(options) {
     TORCH_CHECK_VALUE(!model.is_empty() && !model->is_empty(),
                       "the model has no layers, so there is nothing to plan");
@@ -193,9 +194,9 @@ class Planner {
                           std::vector<PlanCandidate>& candidates) {
     std::vector<size_t> firsts;  // the first candidate of each number of micro-batches
     std::vector<size_t> rest;
-    std::set<size_t> cuts = {candidates.front().cut};
+    std::set<size_t> chunkings = {candidates.front().cut};
     for (size_t k = 0; k < others.size(); ++k) {
-      (cuts.insert(others[k].cut).second ? firsts : rest).push_back(k);
+      (chunkings.insert(others[k].cut).second ? firsts : rest).push_back(k);
     }
     const auto fewest = std::min_element(firsts.begin(), firsts.end(), [&](size_t a, size_t b) {
       return others[a].schedule->micro_batches() < others[b].schedule->micro_batches();
@@ -280,20 +281,20 @@ class Planner {
     // from the number of micro-batches to the chunks that make them
     std::map<int64_t, int64_t> known;
     for (const int64_t count : chunks_to_try(options_.chunks(), *model_, rows_)) {
-      known.emplace(cut_sizes(rows_, count).micro_batches, count);
+      known.emplace(chunk_sizes(rows_, count).micro_batches, count);
     }
-    for (const auto& [micro_batches, count] : known) add_cut(count);
+    for (const auto& [micro_batches, count] : known) add_chunking(count);
   }
 
-  void add_cut(int64_t chunks) {
-    const CutSizes sizes = cut_sizes(rows_, chunks);
-    MiniBatchCut cut;
-    cut.chunks = chunks;
-    cut.sizes.assign(static_cast<size_t>(sizes.micro_batches), 1.0);
+  void add_chunking(int64_t chunks) {
+    const ChunkSizes sizes = chunk_sizes(rows_, chunks);
+    Chunking chunking;
+    chunking.chunks = chunks;
+    chunking.sizes.assign(static_cast<size_t>(sizes.micro_batches), 1.0);
     const int64_t last = rows_ - sizes.rows * (sizes.micro_batches - 1);
-    cut.sizes.back() = static_cast<double>(last) / static_cast<double>(sizes.rows);
-    cut.profile = profile_of(sizes.rows);
-    problem_.cuts.push_back(std::move(cut));
+    chunking.sizes.back() = static_cast<double>(last) / static_cast<double>(sizes.rows);
+    chunking.profile = profile_of(sizes.rows);
+    problem_.chunkings.push_back(std::move(chunking));
   }
 
   Profile profile_of(int64_t rows) {
@@ -478,9 +479,9 @@ class Planner {
 
   PlanReport report(PlanSearch search, const Memory& memory) {
     const PlanCandidate& best = search.best;
-    const MiniBatchCut& cut = problem_.cuts[best.cut];
+    const Chunking& chunking = problem_.chunkings[best.cut];
     PlanReport report;
-    report.plan.profiled_on = cut.profile.device;
+    report.plan.profiled_on = chunking.profile.device;
     report.plan.autocast = autocast_;  // the profile's, if the profile has one
     report.plan.deferred_batch_norm = options_.deferred_batch_norm();
     report.plan.rows = rows_;
@@ -492,7 +493,7 @@ class Planner {
     report.plan.schedule = *best.schedule;
     report.plan.step = best.step;
     report.plan.lower_bound = std::numeric_limits<double>::infinity();
-    for (const MiniBatchCut& other : problem_.cuts) {
+    for (const Chunking& other : problem_.chunkings) {
       report.plan.lower_bound = std::min(
           report.plan.lower_bound,
           step_lower_bound(other.profile, other.sizes, options_.devices(), problem_.machine));
@@ -508,18 +509,18 @@ class Planner {
     report.others = std::move(search.others);
     if (report.others.size() > kMostOthers) report.others.resize(kMostOthers);
     report.alternatives = std::move(search.alternatives);
-    report.rows_of_profile = cut.profile.batch_rows;
+    report.rows_of_profile = chunking.profile.batch_rows;
     report.examined = search.examined;
     report.exhaustive = search.exhaustive;
     report.memory_plans = memory_plans_;
     report.explanation =
-        explain(cut.profile, best.balance,
+        explain(chunking.profile, best.balance,
                 explain_options(problem_, best.cut, *best.schedule, best.checkpoints));
     if (options_.device_type() == c10::kCPU) {
       // The CPU has another allocator; what CUDA's would reserve is not needed there.
       for (PlannedDevice& device : report.plan.devices) device.reserved = -1;
     }
-    report.proof = check_plan(report.plan, cut.profile, cut.sizes, problem_.machine,
+    report.proof = check_plan(report.plan, chunking.profile, chunking.sizes, problem_.machine,
                               memory.plan ? &memory.plan->trace : nullptr);
     const double wait = report.proof.reload_wait + report.proof.offload_wait;
     if (options_.least_memory().value_or(0.0) == 0.0 && wait > kNoWait * report.plan.step) {
@@ -558,7 +559,7 @@ class Planner {
 
 PlanReport plan(const torch::nn::Sequential& model, const Tensors& sample,
                 const PlanOptions& options) {
-  return Planner(model, sample, options).run();
+  return PipelinePlanner(model, sample, options).run();
 }
 
 }  // namespace gpipe::balance

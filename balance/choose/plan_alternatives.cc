@@ -20,7 +20,7 @@ bool same_placement(const Schedule& a, const Schedule& b) {
 // such schedule.
 bool with_micro_batches(const PlanProblem& problem, const std::vector<PlanCandidate>& found,
                         PlanSetting& setting) {
-  const auto m = static_cast<int64_t>(problem.cuts[setting.cut].sizes.size());
+  const auto m = static_cast<int64_t>(problem.chunkings[setting.cut].sizes.size());
   const int64_t stages = setting.schedule->stages();
   for (const PlanSetting& each : found) {
     if (each.cut == setting.cut && each.schedule_name == setting.schedule_name &&
@@ -33,7 +33,7 @@ bool with_micro_batches(const PlanProblem& problem, const std::vector<PlanCandid
   if (problem.progress) problem.progress(setting.schedule_name);
   setting.schedule =
       profiled_schedule(setting.schedule_name, problem.devices, setting.stages_per_device, m,
-                        problem.cuts[setting.cut].profile, problem.machine);
+                        problem.chunkings[setting.cut].profile, problem.machine);
   return true;
 }
 
@@ -46,12 +46,12 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
   std::vector<PlanAlternative> result;
 
   std::vector<int64_t> equal;
-  const auto layers = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
+  const auto layers = static_cast<int64_t>(problem.chunkings.front().profile.layers.size());
   const int64_t stages = best.schedule->stages();
   for (int64_t j = 0; j < stages; ++j) {
     equal.push_back(layers * (j + 1) / stages - layers * j / stages);
   }
-  const std::vector<int64_t> even = even_cut(problem.cuts[best.cut].profile, stages,
+  const std::vector<int64_t> even = even_cut(problem.chunkings[best.cut].profile, stages,
                                              problem.machine.keep_together, /*recompute=*/false);
   if (equal != best.balance && pieces.allow(equal)) {
     result.push_back({"balance", "as many layers in each: " + absl::StrJoin(equal, ","),
@@ -61,11 +61,11 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
     result.push_back({"balance", "the same time in each: " + absl::StrJoin(even, ","),
                       predict(best, even, best.checkpoints)});
   }
-  for (size_t cut = 0; cut < problem.cuts.size(); ++cut) {
-    if (cut == best.cut) continue;
+  for (size_t chunking = 0; chunking < problem.chunkings.size(); ++chunking) {
+    if (chunking == best.cut) continue;
     PlanSetting other = best;
-    other.cut = cut;
-    const std::string chunks = std::to_string(problem.cuts[cut].chunks);
+    other.cut = chunking;
+    const std::string chunks = std::to_string(problem.chunkings[chunking].chunks);
     if (with_micro_batches(problem, found, other)) {
       result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
       continue;
@@ -73,7 +73,7 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
     // A searched order is for one number of micro-batches. So for another number the best found
     // setting with the same placement is taken instead.
     for (const PlanCandidate& each : found) {
-      if (each.cut != cut || !same_placement(*each.schedule, *best.schedule)) continue;
+      if (each.cut != chunking || !same_placement(*each.schedule, *best.schedule)) continue;
       result.push_back({"chunks", chunks + " (" + each.schedule_name + ")", each});
       break;
     }

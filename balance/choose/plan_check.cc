@@ -13,7 +13,7 @@
 #include "balance/choose/profiled_schedule.h"
 #include "balance/costs/profile_checks.h"
 #include "balance/memory/caching_allocator.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/offloads.h"
 #include "gpipe/schedule/search/search_work.h"
@@ -67,19 +67,21 @@ class Claims {
   }
 
   // Compares rows and chunks with the micro-batches of the profile.
-  void check_cut() {
+  void check_chunking() {
     const std::vector<int64_t> rows = micro_batch_sizes(plan_.rows, plan_.chunks);
-    const std::string cut = std::to_string(plan_.rows) + " rows in " +
-                            std::to_string(plan_.chunks) + " chunks make micro-batches of ";
+    const std::string chunking = std::to_string(plan_.rows) + " rows in " +
+                                 std::to_string(plan_.chunks) + " chunks make micro-batches of ";
     if (profile_.batch_rows != rows.front()) {
-      problem("rows, chunks", cut + std::to_string(rows.front()) + " rows, the profile's have " +
+      problem("rows, chunks", chunking + std::to_string(rows.front()) +
+                                  " rows, the profile's have " +
                                   std::to_string(profile_.batch_rows));
     }
     for (size_t m = 0; m < sizes_.size(); ++m) {
       const double size = static_cast<double>(rows[m]) / static_cast<double>(rows.front());
       if (std::abs(size - sizes_[m]) <= kRounding) continue;
-      problem("rows, chunks", cut + absl::StrCat(size) + " of the first one's rows, micro-batch " +
-                                  std::to_string(m) + " was given " + absl::StrCat(sizes_[m]));
+      problem("rows, chunks", chunking + absl::StrCat(size) +
+                                  " of the first one's rows, micro-batch " + std::to_string(m) +
+                                  " was given " + absl::StrCat(sizes_[m]));
     }
   }
 
@@ -363,7 +365,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   }
   Claims claims(plan, profile, sizes, machine, proof);
   claims.check_names();
-  claims.check_cut();
+  claims.check_chunking();
   claims.check_balance();
   claims.check_schedule();
   claims.check_times();

@@ -442,7 +442,7 @@ TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {
   EXPECT_THAT([&] { best_balance(two_layers(), 2, machine); }, refused);
   PlanProblem problem;
   problem.devices = 2;
-  problem.cuts = {{2, kTwo, two_layers()}};
+  problem.chunkings = {{2, kTwo, two_layers()}};
   problem.machine = machine;
   problem.progress = [](const std::string&) { FAIL() << "the search has begun"; };
   EXPECT_THAT([&] { search_plan(problem); }, refused);

@@ -22,7 +22,7 @@
 #include "balance/memory/caching_allocator.h"
 #include "balance/memory/memory_trace.h"
 #include "balance/step/explain.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search/generators.h"
 

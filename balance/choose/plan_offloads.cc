@@ -17,7 +17,7 @@ constexpr double kFarAbove = 1.15;
 
 void predict(const PlanProblem& problem, PlanCandidate& candidate) {
   const Explanation explanation =
-      explain(problem.cuts[candidate.cut].profile, candidate.balance,
+      explain(problem.chunkings[candidate.cut].profile, candidate.balance,
               explain_options(problem, candidate.cut, *candidate.schedule, candidate.checkpoints));
   candidate.step = explanation.step;
   candidate.memory.clear();
@@ -49,7 +49,7 @@ std::optional<PlanCandidate> offloaded(const PlanProblem& problem, const PlanCan
   const Schedule without = without_offloads(*candidate.schedule);
   PlanCandidate result = candidate;
   result.schedule = offloaded_schedule(
-      problem.cuts[candidate.cut].profile, candidate.balance,
+      problem.chunkings[candidate.cut].profile, candidate.balance,
       explain_options(problem, candidate.cut, without, candidate.checkpoints), more_time, most);
   if (*result.schedule == without) return std::nullopt;
   predict(problem, result);

@@ -20,12 +20,12 @@ bool allows_stages(const PlanProblem& problem, int64_t per_device) {
 
 }  // namespace
 
-ExplainOptions explain_options(const PlanProblem& problem, size_t cut, const Schedule& schedule,
-                               std::vector<Checkpoint> checkpoints) {
+ExplainOptions explain_options(const PlanProblem& problem, size_t chunking,
+                               const Schedule& schedule, std::vector<Checkpoint> checkpoints) {
   ExplainOptions options = problem.machine;
   options.slowness.clear();  // all devices are alike
   options.chunks = schedule.micro_batches();
-  options.micro_batch_sizes = problem.cuts[cut].sizes;
+  options.micro_batch_sizes = problem.chunkings[chunking].sizes;
   options.partition_checkpoints = std::move(checkpoints);
   options.schedule = [schedule](int64_t, int64_t) { return schedule; };
   return options;
@@ -39,21 +39,21 @@ void check_plan_problem(const PlanProblem& problem) {
     fail("limits has " + std::to_string(problem.limits.size()) + " values, expected " +
          std::to_string(problem.devices) + ", one for each device");
   }
-  if (problem.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
-  const Profile& one = problem.cuts.front().profile;
-  for (const MiniBatchCut& cut : problem.cuts) {
-    if (cut.profile.deferred_batch_norm == one.deferred_batch_norm) continue;
+  if (problem.chunkings.empty()) fail("there are no numbers of micro-batches to choose from");
+  const Profile& one = problem.chunkings.front().profile;
+  for (const Chunking& chunking : problem.chunkings) {
+    if (chunking.profile.deferred_batch_norm == one.deferred_batch_norm) continue;
     fail("of the profiles of micro-batches of " + std::to_string(one.batch_rows) + " and of " +
-         std::to_string(cut.profile.batch_rows) +
+         std::to_string(chunking.profile.batch_rows) +
          " rows one was made with deferred batch norms; make all of them alike");
   }
   const Profile* first = nullptr;  // the first profile that names its autocast guard
-  for (const MiniBatchCut& cut : problem.cuts) {
-    if (!cut.profile.autocast) continue;
-    if (first == nullptr) first = &cut.profile;
-    if (*cut.profile.autocast == *first->autocast) continue;
-    fail("a profile of micro-batches of " + std::to_string(cut.profile.batch_rows) +
-         " rows was made " + under_autocast(*cut.profile.autocast) + ", and one of " +
+  for (const Chunking& chunking : problem.chunkings) {
+    if (!chunking.profile.autocast) continue;
+    if (first == nullptr) first = &chunking.profile;
+    if (*chunking.profile.autocast == *first->autocast) continue;
+    fail("a profile of micro-batches of " + std::to_string(chunking.profile.batch_rows) +
+         " rows was made " + under_autocast(*chunking.profile.autocast) + ", and one of " +
          std::to_string(first->batch_rows) + " rows " + under_autocast(*first->autocast) +
          "; make all of them under the same guard");
   }
@@ -68,13 +68,13 @@ void check_plan_problem(const PlanProblem& problem) {
     if (name != kSearchedOrder)
       (void)schedule_by_name(name);  // throws, and suggests what was meant
   }
-  for (const MiniBatchCut& cut : problem.cuts) {
-    if (cut.sizes.empty()) {
-      fail(absl::StrCat("the cut into ", cut.chunks,
+  for (const Chunking& chunking : problem.chunkings) {
+    if (chunking.sizes.empty()) {
+      fail(absl::StrCat("the cut into ", chunking.chunks,
                         " chunks has no sizes; give one size for each of its micro-batches"));
     }
-    check_profile(cut.profile, "plan: the profile cannot have been measured: ");
-    check_finite_step(cut.profile, cut.sizes, problem.machine, "plan: ");
+    check_profile(chunking.profile, "plan: the profile cannot have been measured: ");
+    check_finite_step(chunking.profile, chunking.sizes, problem.machine, "plan: ");
   }
 }
 

@@ -17,8 +17,8 @@
 
 namespace gpipe::balance {
 
-// A way to cut the mini-batch.
-struct MiniBatchCut {
+// A way to cut the mini-batch into chunks.
+struct Chunking {
   int64_t chunks = 1;                 // as given to the pipeline
   std::vector<double> sizes = {1.0};  // sizes of its micro-batches, in units of the profile's rows
   Profile profile;                    // profile of its first micro-batch
@@ -29,7 +29,7 @@ struct PlanProblem {
   // Bytes of each device. Empty: no limits.
   std::vector<int64_t> limits;
   // The ways to cut the mini-batch to choose from. All profiles must be of the same layers.
-  std::vector<MiniBatchCut> cuts;
+  std::vector<Chunking> chunkings;
   std::vector<Checkpoint> checkpoints = {Checkpoint::kNever, Checkpoint::kExceptLast,
                                          Checkpoint::kAlways};
   // Names of schedule_by_name(), and "search". Empty: "search" and all schedules that give the same
@@ -49,10 +49,10 @@ struct PlanProblem {
   std::function<void(const std::string& note)> progress;
 };
 
-// What explain() is told of a candidate: a schedule for problem.cuts[cut], and the mode of each
-// stage.
-ExplainOptions explain_options(const PlanProblem& problem, size_t cut, const Schedule& schedule,
-                               std::vector<Checkpoint> checkpoints);
+// What explain() is told of a candidate: a schedule for problem.chunkings[chunking], and the mode
+// of each stage.
+ExplainOptions explain_options(const PlanProblem& problem, size_t chunking,
+                               const Schedule& schedule, std::vector<Checkpoint> checkpoints);
 
 // The name in PlanProblem::schedules for orders that are searched.
 inline constexpr char kSearchedOrder[] = "search";

@@ -34,7 +34,7 @@ constexpr double kExhaustive = 2000;
 // reported beside it.
 constexpr size_t kRefined = 12;
 // The numbers of micro-batches for which costly schedules are made.
-constexpr size_t kCostlyCuts = 2;
+constexpr size_t kCostlyChunkings = 2;
 // The number of placements for which an order is searched, and the simulated actions of each
 // search.
 constexpr size_t kSearchedOrders = 2;
@@ -62,11 +62,11 @@ bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
   return a.excess < b.excess;
 }
 
-class Search {
+class CandidateSearch {
  public:
-  explicit Search(const PlanProblem& problem)
+  explicit CandidateSearch(const PlanProblem& problem)
       : problem_(problem),
-        layers_(static_cast<int64_t>(problem.cuts.front().profile.layers.size())),
+        layers_(static_cast<int64_t>(problem.chunkings.front().profile.layers.size())),
         pieces_(layers_, problem.machine.keep_together, "plan: ") {
     if (problem.devices > pieces_.size()) {
       fail(std::to_string(problem.devices) + " devices, but the model has " +
@@ -109,40 +109,41 @@ class Search {
     if (problem_.progress) problem_.progress(note);
   }
 
-  int64_t micro_batches(size_t cut) const {
-    return static_cast<int64_t>(problem_.cuts[cut].sizes.size());
+  int64_t micro_batches(size_t chunking) const {
+    return static_cast<int64_t>(problem_.chunkings[chunking].sizes.size());
   }
 
-  Schedule named(size_t cut, const std::string& name, int64_t per_device) const {
-    return profiled_schedule(name, problem_.devices, per_device, micro_batches(cut),
-                             problem_.cuts[cut].profile, problem_.machine);
+  Schedule named(size_t chunking, const std::string& name, int64_t per_device) const {
+    return profiled_schedule(name, problem_.devices, per_device, micro_batches(chunking),
+                             problem_.chunkings[chunking].profile, problem_.machine);
   }
 
-  void add(size_t cut, const std::string& name, int64_t per_device,
+  void add(size_t chunking, const std::string& name, int64_t per_device,
            std::vector<PlanSetting>& settings) {
     if (per_device > pieces_.size() / problem_.devices) return;
     const int64_t stages = problem_.devices * per_device;
-    if (stages > Schedule::kMostCells / micro_batches(cut)) return;
+    if (stages > Schedule::kMostCells / micro_batches(chunking)) return;
     tell(name);
-    settings.push_back({cut, name, per_device, named(cut, name, per_device)});
+    settings.push_back({chunking, name, per_device, named(chunking, name, per_device)});
   }
 
   void add_settings() {
-    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
+    for (size_t chunking = 0; chunking < problem_.chunkings.size(); ++chunking) {
       bool alone = false;  // whether the schedule of a single stage on a single device was added
       for_each_schedule(problem_, [&](const std::string& name, int64_t v) {
         // A single stage on a single device runs the same under every name: 1F1B stands for all.
         if (problem_.devices == 1 && v == 1) {
-          if (!alone) add(cut, "1f1b", v, cheap_);
+          if (!alone) add(chunking, "1f1b", v, cheap_);
           alone = true;
           return;
         }
-        if (!is_costly(name)) add(cut, name, v, cheap_);
+        if (!is_costly(name)) add(chunking, name, v, cheap_);
       });
     }
     if (!cheap_.empty()) return;
     // The user allows costly schedules only.
-    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) add_costly(cut);
+    for (size_t chunking = 0; chunking < problem_.chunkings.size(); ++chunking)
+      add_costly(chunking);
     if (!costly_.empty()) return;
     fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
          " devices with " + std::to_string(pieces_.size()) +
@@ -151,22 +152,23 @@ class Search {
          "; add one of these, or 1f1b and 1");
   }
 
-  void add_costly(size_t cut) {
+  void add_costly(size_t chunking) {
     for_each_schedule(problem_, [&](const std::string& name, int64_t v) {
-      if ((problem_.devices > 1 || v > 1) && is_costly(name)) add(cut, name, v, costly_);
+      if ((problem_.devices > 1 || v > 1) && is_costly(name)) add(chunking, name, v, costly_);
     });
   }
 
   void add_costly() {
     if (!costly_.empty()) return;
     sort();
-    std::vector<size_t> cuts;
+    std::vector<size_t> chunkings;
     for (const PlanSetting& found : found_) {
-      if (cuts.size() == kCostlyCuts) break;
-      if (std::find(cuts.begin(), cuts.end(), found.cut) == cuts.end()) cuts.push_back(found.cut);
+      if (chunkings.size() == kCostlyChunkings) break;
+      if (std::find(chunkings.begin(), chunkings.end(), found.cut) == chunkings.end())
+        chunkings.push_back(found.cut);
     }
-    for (const size_t cut : cuts) add_costly(cut);
-    if (!costly_.empty() && cuts.size() < problem_.cuts.size()) exhaustive_ = false;
+    for (const size_t chunking : chunkings) add_costly(chunking);
+    if (!costly_.empty() && chunkings.size() < problem_.chunkings.size()) exhaustive_ = false;
   }
 
   // --- predictions
@@ -191,9 +193,9 @@ class Search {
     spent_ += cost_of(setting);
     if (examined_ % 16 == 0) tell(setting.schedule_name);
     const Explanation explanation =
-        explain(problem_.cuts[setting.cut].profile, balance, options_of(setting, modes));
+        explain(problem_.chunkings[setting.cut].profile, balance, options_of(setting, modes));
     PlanCandidate candidate{
-        setting, problem_.cuts[setting.cut].chunks,  balance, modes, explanation.step,
+        setting, problem_.chunkings[setting.cut].chunks, balance, modes, explanation.step,
         {},      std::numeric_limits<int64_t>::min()};
     for (size_t d = 0; d < explanation.workers.size(); ++d) {
       candidate.memory.push_back(explanation.workers[d].memory);
@@ -303,7 +305,7 @@ class Search {
       exhaustive_ = false;
       for (const Checkpoint mode : problem_.checkpoints) {
         const std::vector<Checkpoint> modes = uniform(setting, mode);
-        const Profile& profile = problem_.cuts[setting.cut].profile;
+        const Profile& profile = problem_.chunkings[setting.cut].profile;
         PlanCandidate even =
             predict(setting,
                     even_cut(profile, setting.schedule->stages(), problem_.machine.keep_together,
@@ -476,7 +478,7 @@ class Search {
       try {
         SearchOptions options =
             order_search(problem_, candidate,
-                         explain(problem_.cuts[candidate.cut].profile, candidate.balance,
+                         explain(problem_.chunkings[candidate.cut].profile, candidate.balance,
                                  options_of(candidate, candidate.checkpoints)));
         options.budget = budget;
         if (problem_.progress) {
@@ -521,7 +523,7 @@ class Search {
 
 PlanSearch search_plan(const PlanProblem& problem) {
   check_plan_problem(problem);
-  return Search(problem).run();
+  return CandidateSearch(problem).run();
 }
 
 }  // namespace gpipe::balance

@@ -19,7 +19,7 @@ namespace gpipe::balance {
 
 // What is settled before cut and checkpoint modes: micro-batches, schedule and placement.
 struct PlanSetting {
-  size_t cut = 0;  // index in PlanProblem::cuts
+  size_t cut = 0;  // index in PlanProblem::chunkings
   std::string schedule_name;
   int64_t stages_per_device = 1;
   std::optional<Schedule> schedule;  // always set in what the search returns
@@ -27,7 +27,7 @@ struct PlanSetting {
 
 // One choice of everything, and its predictions.
 struct PlanCandidate : PlanSetting {
-  int64_t chunks = 1;  // chunks of the cut
+  int64_t chunks = 1;  // those of its Chunking
   std::vector<int64_t> balance;
   std::vector<Checkpoint> checkpoints;  // one for each partition
   double step = 0;                      // seconds
@@ -60,8 +60,8 @@ struct PlanSearch {
 };
 
 // Throws std::invalid_argument, with what to give, for no devices, more devices than layers that
-// may be separated, a number of limits that is not the number of devices, no cuts, no modes, and
-// names that are not schedules; and as explain() does.
+// may be separated, a number of limits that is not the number of devices, no chunkings, no modes,
+// and names that are not schedules; and as explain() does.
 PlanSearch search_plan(const PlanProblem& problem);
 
 }  // namespace gpipe::balance

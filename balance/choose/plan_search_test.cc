@@ -60,12 +60,12 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
   PlanProblem problem;
   problem.devices = devices;
   for (const int64_t m : micro_batches) {
-    MiniBatchCut cut;
-    cut.chunks = m;
-    cut.sizes.assign(static_cast<size_t>(m), 1.0);
-    cut.profile = profile;
+    Chunking chunking;
+    chunking.chunks = m;
+    chunking.sizes.assign(static_cast<size_t>(m), 1.0);
+    chunking.profile = profile;
     // All cuts have the same number of rows in total: the more micro-batches, the less each costs.
-    for (LayerProfile& layer : cut.profile.layers) {
+    for (LayerProfile& layer : chunking.profile.layers) {
       const double share = 4.0 / static_cast<double>(m);
       layer.forward = layer.forward * share + 0.5;
       layer.backward = layer.backward * share + 1;
@@ -74,7 +74,7 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
       layer.kept = 4 * layer.kept / m;
       layer.output = 4 * layer.output / m;
     }
-    problem.cuts.push_back(cut);
+    problem.chunkings.push_back(chunking);
   }
   problem.stages_per_device = {1, 2};
   // The schedules that search by themselves are left out, because they take seconds.
@@ -102,12 +102,12 @@ void for_each_balance(int64_t sum, int64_t count, std::vector<int64_t>& balance,
 // The shortest step of all allowed choices, found independently of the search.
 double brute_force(const PlanProblem& problem) {
   double best = std::numeric_limits<double>::infinity();
-  for (const MiniBatchCut& cut : problem.cuts) {
-    const auto m = static_cast<int64_t>(cut.sizes.size());
+  for (const Chunking& chunking : problem.chunkings) {
+    const auto m = static_cast<int64_t>(chunking.sizes.size());
     for (const std::string& name : problem.schedules) {
       for (const int64_t v : problem.stages_per_device) {
         const int64_t stages = problem.devices * v;
-        if (stages > static_cast<int64_t>(cut.profile.layers.size())) continue;
+        if (stages > static_cast<int64_t>(chunking.profile.layers.size())) continue;
         Schedule schedule = Schedule::one_f_one_b(1, 1);
         try {
           NamedScheduleOptions options;
@@ -117,28 +117,28 @@ double brute_force(const PlanProblem& problem) {
           continue;  // the schedule cannot have this number of stages on a device
         }
         std::vector<int64_t> balance;
-        for_each_balance(static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
-                         [&](const std::vector<int64_t>& layers) {
-                           const auto count = static_cast<int64_t>(problem.checkpoints.size());
-                           int64_t all = 1;
-                           for (int64_t j = 0; j < stages; ++j) all *= count;
-                           for (int64_t code = 0; code < all; ++code) {
-                             ExplainOptions options = problem.machine;
-                             options.chunks = m;
-                             options.schedule = [&](int64_t, int64_t) { return schedule; };
-                             for (int64_t j = 0, rest = code; j < stages; ++j, rest /= count) {
-                               options.partition_checkpoints.push_back(
-                                   problem.checkpoints[static_cast<size_t>(rest % count)]);
-                             }
-                             const Explanation explanation = explain(cut.profile, layers, options);
-                             bool fits = true;
-                             for (size_t d = 0;
-                                  d < explanation.workers.size() && !problem.limits.empty(); ++d) {
-                               fits = fits && explanation.workers[d].memory <= problem.limits[d];
-                             }
-                             if (fits) best = std::min(best, explanation.step);
-                           }
-                         });
+        for_each_balance(
+            static_cast<int64_t>(chunking.profile.layers.size()), stages, balance,
+            [&](const std::vector<int64_t>& layers) {
+              const auto count = static_cast<int64_t>(problem.checkpoints.size());
+              int64_t all = 1;
+              for (int64_t j = 0; j < stages; ++j) all *= count;
+              for (int64_t code = 0; code < all; ++code) {
+                ExplainOptions options = problem.machine;
+                options.chunks = m;
+                options.schedule = [&](int64_t, int64_t) { return schedule; };
+                for (int64_t j = 0, rest = code; j < stages; ++j, rest /= count) {
+                  options.partition_checkpoints.push_back(
+                      problem.checkpoints[static_cast<size_t>(rest % count)]);
+                }
+                const Explanation explanation = explain(chunking.profile, layers, options);
+                bool fits = true;
+                for (size_t d = 0; d < explanation.workers.size() && !problem.limits.empty(); ++d) {
+                  fits = fits && explanation.workers[d].memory <= problem.limits[d];
+                }
+                if (fits) best = std::min(best, explanation.step);
+              }
+            });
       }
     }
   }
@@ -148,7 +148,7 @@ double brute_force(const PlanProblem& problem) {
 PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate) {
   PipelinePlan plan;
   // The micro-batches have the profile's two rows; the last one may have a single row.
-  const std::vector<double>& sizes = problem.cuts[candidate.cut].sizes;
+  const std::vector<double>& sizes = problem.chunkings[candidate.cut].sizes;
   plan.rows = 2 * static_cast<int64_t>(sizes.size()) - (sizes.back() < 1 ? 1 : 0);
   plan.profiled_on = "device";
   plan.balance = candidate.balance;
@@ -167,8 +167,9 @@ PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate
 
 // The problems of a candidate, found by check_plan(), which is other code.
 std::vector<std::string> problems_of(const PlanProblem& problem, const PlanCandidate& candidate) {
-  const MiniBatchCut& cut = problem.cuts[candidate.cut];
-  return check_plan(value_of(problem, candidate), cut.profile, cut.sizes, problem.machine).problems;
+  const Chunking& chunking = problem.chunkings[candidate.cut];
+  return check_plan(value_of(problem, candidate), chunking.profile, chunking.sizes, problem.machine)
+      .problems;
 }
 
 TEST(PlanSearch, SmallProblemsAreSolvedAsByTryingEverything) {
@@ -220,7 +221,7 @@ TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
   std::mt19937_64 random(testing::test_seed());
   for (int round = 0; round < 8; ++round) {
     PlanProblem problem = problem_of(2 + round % 2, random_profile(12, random), {1, 4, 5});
-    problem.cuts[2].sizes.back() = 0.5;
+    problem.chunkings[2].sizes.back() = 0.5;
     problem.machine.param_scale = 3;
     problem.machine.overhead = 0.25;
     if (round % 2 == 1) {
@@ -232,8 +233,8 @@ TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
       problem.machine.contention = 1.1;
     }
     if (round >= 4) {  // profiles without measured halves
-      for (MiniBatchCut& cut : problem.cuts) {
-        for (LayerProfile& layer : cut.profile.layers) layer.split.reset();
+      for (Chunking& chunking : problem.chunkings) {
+        for (LayerProfile& layer : chunking.profile.layers) layer.split.reset();
       }
     }
     const PlanSearch found = search_plan(problem);
@@ -328,8 +329,8 @@ Profile uneven_profile(int64_t layers, std::mt19937_64& random) {
 // affect another, so each `code` stands for modes of the stages of every device.
 int64_t least_memory(const PlanProblem& problem) {
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const MiniBatchCut& cut : problem.cuts) {
-    const auto m = static_cast<int64_t>(cut.sizes.size());
+  for (const Chunking& chunking : problem.chunkings) {
+    const auto m = static_cast<int64_t>(chunking.sizes.size());
     for (const std::string& name : problem.schedules) {
       for (const int64_t v : problem.stages_per_device) {
         const int64_t stages = problem.devices * v;
@@ -343,7 +344,7 @@ int64_t least_memory(const PlanProblem& problem) {
         }
         std::vector<int64_t> balance;
         for_each_balance(
-            static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
+            static_cast<int64_t>(chunking.profile.layers.size()), stages, balance,
             [&](const std::vector<int64_t>& layers) {
               std::vector<int64_t> held(static_cast<size_t>(problem.devices),
                                         std::numeric_limits<int64_t>::max());
@@ -360,7 +361,7 @@ int64_t least_memory(const PlanProblem& problem) {
                   options.partition_checkpoints.push_back(problem.checkpoints[rest % modes]);
                   rest /= modes;
                 }
-                const Explanation explanation = explain(cut.profile, layers, options);
+                const Explanation explanation = explain(chunking.profile, layers, options);
                 for (size_t d = 0; d < held.size(); ++d) {
                   held[d] = std::min(held[d], explanation.workers[d].memory);
                 }
@@ -455,14 +456,14 @@ TEST(PlanSearch, CutsLeftOutForCostlySchedulesAreNotExhaustive) {
   problem.stages_per_device = {1};
   problem.schedules = {"1f1b", "zb-h2"};
   EXPECT_FALSE(search_plan(problem).exhaustive);
-  problem.cuts.pop_back();
+  problem.chunkings.pop_back();
   EXPECT_TRUE(search_plan(problem).exhaustive);
 }
 
 TEST(PlanSearch, ProfilesAreCheckedBeforeTheirSums) {
   std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(2, random_profile(4, random), {2});
-  problem.cuts.front().profile.layers[1].forward = std::numeric_limits<double>::quiet_NaN();
+  problem.chunkings.front().profile.layers[1].forward = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT([&] { search_plan(problem); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("cannot have been measured")));
 }
@@ -489,17 +490,17 @@ TEST(PlanSearch, MistakesAreNamed) {
   message([](PlanProblem& p) { p.devices = 5; },
           AllOf(HasSubstr("has 4 layers that may be separated"), HasSubstr("give 4 devices")));
   message([](PlanProblem& p) { p.limits = {5}; }, HasSubstr("expected 2, one for each device"));
-  message([](PlanProblem& p) { p.cuts.clear(); }, HasSubstr("no numbers of micro-batches"));
+  message([](PlanProblem& p) { p.chunkings.clear(); }, HasSubstr("no numbers of micro-batches"));
   message(
       [](PlanProblem& p) {
-        p.cuts.push_back(p.cuts.front());
-        p.cuts.back().profile.autocast = "bfloat16";
+        p.chunkings.push_back(p.chunkings.front());
+        p.chunkings.back().profile.autocast = "bfloat16";
       },
       AllOf(HasSubstr("under autocast to bfloat16"), HasSubstr("without autocast")));
   message(
       [](PlanProblem& p) {
-        p.cuts.push_back(p.cuts.front());
-        p.cuts.back().profile.deferred_batch_norm = true;
+        p.chunkings.push_back(p.chunkings.front());
+        p.chunkings.back().profile.deferred_batch_norm = true;
       },
       HasSubstr("one was made with deferred batch norms; make all of them alike"));
   message([](PlanProblem& p) { p.checkpoints.clear(); }, HasSubstr("no checkpoint modes"));
@@ -542,7 +543,7 @@ TEST(PlanSearch, SearchedOrdersKnowSkips) {
   profile.skips = {{0, 2, 30}};
   PlanProblem problem;
   problem.devices = 3;
-  problem.cuts = {{6, std::vector<double>(6, 1.0), profile}};
+  problem.chunkings = {{6, std::vector<double>(6, 1.0), profile}};
   problem.checkpoints = {Checkpoint::kNever};
   problem.schedules = {"1f1b", "search"};
   problem.stages_per_device = {1};
@@ -569,7 +570,7 @@ TEST(PlanSearch, SearchedOrdersKnowSkips) {
 TEST(PlanSearch, ACutWithoutMicroBatchesIsRefused) {
   std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(2, random_profile(4, random), {2});
-  problem.cuts.front().sizes.clear();
+  problem.chunkings.front().sizes.clear();
   EXPECT_THAT([&] { search_plan(problem); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("2 chunks has no sizes; give one")));
 }

@@ -36,7 +36,7 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrong_value.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 
 namespace gpipe::balance {
@@ -148,11 +148,11 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
 }
 
 // Sets the rows of a micro-batch and the number of micro-batches.
-void cut_batch(Settings& settings, int64_t batch) {
+void set_rows(Settings& settings, int64_t batch) {
   command::check_chunks(settings.options.chunks, batch);
-  const CutSizes cut = cut_sizes(batch, settings.options.chunks);
-  settings.rows = cut.rows;
-  settings.options.chunks = cut.micro_batches;
+  const ChunkSizes sizes = chunk_sizes(batch, settings.options.chunks);
+  settings.rows = sizes.rows;
+  settings.options.chunks = sizes.micro_batches;
 }
 
 // With --profile nothing is measured, so flags about measuring would have no effect.
@@ -192,7 +192,7 @@ void read_profile(Settings& settings) {
         "counted; give --chunks=%d or fewer",
         chunks, rows, path, most));
   }
-  cut_batch(settings, batch.value_or(rows * chunks));
+  set_rows(settings, batch.value_or(rows * chunks));
   if (settings.rows != rows) {
     throw std::invalid_argument(absl::StrFormat(
         "--batch=%d and --chunks=%d make micro-batches of %d rows, but %s has them of %d rows; "
@@ -211,7 +211,7 @@ void read_model(Settings& settings, const CommandFace& face, command::FileFlags&
   if (!settings.measured) return read_profile(settings);
   settings.device = parse_device(settings.device_name.value_or("cpu"));
   settings.model.check_values();
-  cut_batch(settings, settings.model.rows());
+  set_rows(settings, settings.model.rows());
 }
 
 // The number of layers, counted on the meta device.

@@ -30,7 +30,7 @@
 #include "command/run.h"
 #include "command/wrap.h"
 #include "command/wrong_value.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "text/memory_size.h"
 
 namespace gpipe::balance {
@@ -176,10 +176,11 @@ std::string link_text(const MemoryPlan& plan) {
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
-  const int64_t cut = cut_sizes(settings.batch, settings.options.chunks()).micro_batches;
-  if (cut < settings.options.chunks()) {
+  const int64_t micro_batches =
+      chunk_sizes(settings.batch, settings.options.chunks()).micro_batches;
+  if (micro_batches < settings.options.chunks()) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
-                                 settings.batch, cut, settings.options.chunks());
+                                 settings.batch, micro_batches, settings.options.chunks());
   }
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   const MemoryPlan memory_plan = plan(settings, interrupt);

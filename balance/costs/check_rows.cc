@@ -59,9 +59,9 @@ std::string rows_text(const Part& part, int64_t rows) {
 }
 
 // The generators that layers on this device draw from, and their states.
-class Draws {
+class Generators {
  public:
-  explicit Draws(c10::Device device) : generators_{at::detail::getDefaultCPUGenerator()} {
+  explicit Generators(c10::Device device) : generators_{at::detail::getDefaultCPUGenerator()} {
     if (device.is_cuda()) generators_.push_back(at::globalContext().defaultGenerator(device));
     for (at::Generator& generator : generators_) states_.push_back(generator.get_state());
   }
@@ -194,7 +194,7 @@ class Checker {
     }
     const Passed given{value_, skips_};
     const Part all{0, rows_};
-    Draws draws(device_);
+    Generators generators(device_);
     Passed whole;
     try {
       whole = call(first, last, given, all);
@@ -202,7 +202,7 @@ class Checker {
       TORCH_CHECK_VALUE(false, "check_rows: ", name, " throws with ", rows_text(all, rows_), ": ",
                         text::shown(text::message_of(error)));
     }
-    const bool compares = !draws.have_changed() && !is_norm;
+    const bool compares = !generators.have_changed() && !is_norm;
     bool has_rows = true;
     const auto wrong_shape = [&](const at::Tensor& tensor, const Part& part) {
       if (is_whole(tensor)) return false;
@@ -220,7 +220,7 @@ class Checker {
     }
     const int64_t middle = rows_ - rows_ / 2;
     for (const Part& part : {Part{0, middle}, Part{middle, rows_}}) {
-      draws.restore();
+      generators.restore();
       std::vector<at::Tensor> parts;
       try {
         parts = call(first, last, given, part).all();

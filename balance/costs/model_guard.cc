@@ -68,14 +68,14 @@ void ModelGuard::save(const at::Tensor& tensor) {
 
 void ModelGuard::save(at::Generator generator) {
   const std::lock_guard<std::mutex> lock(generator.mutex());
-  draws_.push_back({generator, generator.get_state()});
+  generators_.push_back({generator, generator.get_state()});
 }
 
 void ModelGuard::restore() {
   const c10::NoGradGuard no_grad;
-  for (Draws& draws : draws_) {
-    const std::lock_guard<std::mutex> lock(draws.generator.mutex());
-    draws.generator.set_state(draws.state);
+  for (GeneratorState& saved : generators_) {
+    const std::lock_guard<std::mutex> lock(saved.generator.mutex());
+    saved.generator.set_state(saved.state);
   }
   // Parents come before their children in `modes_`, because train() sets the children's mode, too.
   for (const auto& [module, training] : modes_) module->train(training);

@@ -45,7 +45,7 @@ class ModelGuard {
     c10::Storage storage;
     at::Tensor bytes;
   };
-  struct Draws {
+  struct GeneratorState {
     at::Generator generator;
     at::Tensor state;
   };
@@ -58,7 +58,7 @@ class ModelGuard {
   std::vector<Saved> tensors_;
   std::vector<Memory> memories_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  std::vector<Draws> draws_;
+  std::vector<GeneratorState> generators_;
 };
 
 }  // namespace gpipe::balance

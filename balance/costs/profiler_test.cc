@@ -74,7 +74,7 @@ class Unchanged {
                          tensor.requires_grad()});
     }
     for (const auto& module : model_->modules()) modes_.push_back(module->is_training());
-    draws_ = at::detail::getDefaultCPUGenerator().get_state();
+    generator_state_ = at::detail::getDefaultCPUGenerator().get_state();
   }
 
   void expect() const {
@@ -93,7 +93,7 @@ class Unchanged {
     std::vector<bool> modes;
     for (const auto& module : model_->modules()) modes.push_back(module->is_training());
     EXPECT_EQ(modes, modes_);
-    EXPECT_THAT(at::detail::getDefaultCPUGenerator().get_state(), EqualsBitwise(draws_));
+    EXPECT_THAT(at::detail::getDefaultCPUGenerator().get_state(), EqualsBitwise(generator_state_));
   }
 
  private:
@@ -111,7 +111,7 @@ class Unchanged {
   nn::Sequential model_;
   std::vector<Before> before_;
   std::vector<bool> modes_;
-  Tensor draws_;
+  Tensor generator_state_;
 };
 
 void sleep(int milliseconds) {

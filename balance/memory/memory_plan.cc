@@ -18,7 +18,7 @@
 #include "balance/memory/memory_recorder.h"
 #include "balance/memory/operator_census.h"
 #include "gpipe/batch_size.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/operators/gathering.h"
 #include "gpipe/schedule/offloads.h"
@@ -93,10 +93,10 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.storage().nbytes());
 }
 
-class Planner {
+class MemoryPlanner {
  public:
-  Planner(const torch::nn::Sequential& model, const Tensors& inputs, const Tensors& targets,
-          const LossFn& loss, const MemoryPlanOptions& options)
+  MemoryPlanner(const torch::nn::Sequential& model, const Tensors& inputs, const Tensors& targets,
+                const LossFn& loss, const MemoryPlanOptions& options)
       : options_(options),
         devices_(device_of_stage(options)),
         pipe_(model, pipe_options()),
@@ -115,12 +115,12 @@ class Planner {
 
   MemoryPlan run() {
     release_gradients();
-    const CutSizes cut =
-        cut_sizes(batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
+    const ChunkSizes sizes =
+        chunk_sizes(batch_size(inputs_, "input", options_.shared_inputs()), options_.chunks());
     StepOptions step_options;
     if (options_.schedule()) step_options.schedule(options_.schedule());
     const Schedule schedule =
-        step_options.schedule_for(static_cast<int64_t>(devices_.size()), cut.micro_batches);
+        step_options.schedule_for(static_cast<int64_t>(devices_.size()), sizes.micro_batches);
     const bool offloads = schedule != without_offloads(schedule);
     TORCH_CHECK_VALUE(!offloads || options_.device_type() != c10::kCPU,
                       "the schedule has offloads, but the plan is for CPUs, whose memory is the "
@@ -342,7 +342,7 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
   install_meta_devices();
   install_meta_kernels();
   const BackToMeta back(model);
-  return Planner(model, inputs, targets, loss, options).run();
+  return MemoryPlanner(model, inputs, targets, loss, options).run();
 }
 
 }  // namespace gpipe::balance

@@ -89,9 +89,9 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
 
 // The schedule and the machine for a number of partitions: the part of a prediction that does not
 // depend on the cut.
-class Plan {
+class StepPredictor {
  public:
-  Plan(const Profile& profile, int64_t partitions, const ExplainOptions& options)
+  StepPredictor(const Profile& profile, int64_t partitions, const ExplainOptions& options)
       : profile_(profile),
         options_(options),
         schedule_(options.schedule ? options.schedule(partitions, options.chunks)
@@ -169,9 +169,9 @@ class Plan {
 };
 
 // The cuts from which searches begin.
-std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
+std::vector<std::vector<int64_t>> starts(const Profile& profile, const StepPredictor& predictor,
                                          const ExplainOptions& options) {
-  const std::vector<Checkpoint> modes = checkpoint_modes(options, plan.partitions());
+  const std::vector<Checkpoint> modes = checkpoint_modes(options, predictor.partitions());
   const bool recompute = std::any_of(modes.begin(), modes.end(),
                                      [](Checkpoint mode) { return mode != Checkpoint::kNever; });
   const std::vector<double> costs = whole_costs(profile, recompute);
@@ -181,38 +181,39 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
 
   PartitionOptions even;
   even.keep_together = options.keep_together;
-  for (int64_t j = 0; j < plan.partitions(); ++j) {
+  for (int64_t j = 0; j < predictor.partitions(); ++j) {
     // A partition that recomputes less is faster, so its slowness is reduced.
     const bool full = !recompute || all <= 0;
-    const double spared = full ? 0.0 : (1 - plan.recomputed(j)) * forward;
+    const double spared = full ? 0.0 : (1 - predictor.recomputed(j)) * forward;
     const double share = all > 0 ? (all - spared) / all : 1.0;
-    even.slowness.push_back(plan.slowness(j) * share);
+    even.slowness.push_back(predictor.slowness(j) * share);
   }
-  std::vector<std::vector<int64_t>> result = {partition(costs, plan.partitions(), even)};
+  std::vector<std::vector<int64_t>> result = {partition(costs, predictor.partitions(), even)};
   if (options.bandwidth > 0) {
     for (size_t i = 0; i + 1 < profile.layers.size(); ++i) {
-      even.send_costs.push_back(2 * plan.transfer(static_cast<double>(profile.layers[i].output)));
+      even.send_costs.push_back(2 *
+                                predictor.transfer(static_cast<double>(profile.layers[i].output)));
     }
     even.receive_costs = even.send_costs;
-    result.push_back(partition(costs, plan.partitions(), even));
+    result.push_back(partition(costs, predictor.partitions(), even));
   }
   return result;
 }
 
 // The fastest cut that moves reach from any of the starts.
-std::vector<int64_t> fastest(const Plan& plan, const Pieces& pieces,
+std::vector<int64_t> fastest(const StepPredictor& predictor, const Pieces& pieces,
                              const std::vector<std::vector<int64_t>>& starts) {
-  int64_t left = std::min(kMostSimulations, kMostCells / plan.cells());
+  int64_t left = std::min(kMostSimulations, kMostCells / predictor.cells());
   const auto step = [&](const std::vector<int64_t>& balance) {
     --left;
-    return plan.model(balance).run().makespan;
+    return predictor.model(balance).run().makespan;
   };
   std::vector<int64_t> best;
   double best_step = 0;
   for (const std::vector<int64_t>& start : starts) {
     double least = step(start);
     CutMoves moves;
-    moves.distance = first_distance(pieces.places().back(), plan.partitions());
+    moves.distance = first_distance(pieces.places().back(), predictor.partitions());
     moves.goes_on = [&] { return left > 0; };
     moves.is_better = [&](const std::vector<int64_t>& balance) {
       const double time = step(balance);
@@ -323,23 +324,23 @@ void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
 
 namespace {
 
-Plan checked_plan(const Profile& profile, const std::vector<int64_t>& balance,
-                  const ExplainOptions& options) {
+StepPredictor checked_predictor(const Profile& profile, const std::vector<int64_t>& balance,
+                                const ExplainOptions& options) {
   check_profile(profile, "explain: the profile cannot have been measured: ");
   check_balance(balance, static_cast<int64_t>(profile.layers.size()));
   const auto partitions = static_cast<int64_t>(balance.size());
   check_options(options, partitions);
   check_finite(profile, options, "explain: ");
-  return Plan(profile, partitions, options);
+  return StepPredictor(profile, partitions, options);
 }
 
 }  // namespace
 
 Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
                     const ExplainOptions& options) {
-  const Plan plan = checked_plan(profile, balance, options);
-  const int64_t partitions = plan.partitions();
-  const StepModel model = plan.model(balance);
+  const StepPredictor predictor = checked_predictor(profile, balance, options);
+  const int64_t partitions = predictor.partitions();
+  const StepModel model = predictor.model(balance);
   const Simulation simulation = model.simulate();
   const SharedRun run = share_cores(simulation, model.machine.cores, model.machine.contention);
 
@@ -369,13 +370,13 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     partition.received = stage.received;
     partition.kept = stage.kept;
     partition.waiting = stage.waiting;
-    partition.recompute = stage.forward * plan.recomputed(j);
+    partition.recompute = stage.forward * predictor.recomputed(j);
     partition.parameters = stage.parameters;
     partition.sent = stage.sent;
     const double busy = run.busy[static_cast<size_t>(model.schedule.worker_of(j))];
     partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
     result.partitions.push_back(partition);
-    const double rows = plan.sizes() / static_cast<double>(options.chunks);
+    const double rows = predictor.sizes() / static_cast<double>(options.chunks);
     work.push_back(rows * (partition.forward + partition.backward) + partition.recompute);
   }
   result.binding = std::max_element(work.begin(), work.end()) - work.begin();
@@ -385,14 +386,14 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
         model.worker_memory(static_cast<int64_t>(worker), options.param_scale);
     result.workers.push_back({memory.bytes("explain: worker " + std::to_string(worker)), busy});
   }
-  result.splits = plan.splits();
+  result.splits = predictor.splits();
   result.halves_measured = halves_measured(profile);
   for (const double busy : run.busy) {
     if (run.makespan <= 0) break;
     result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());
   }
   for (const LayerProfile& layer : profile.layers) {
-    result.one_device += (layer.forward + layer.backward) * plan.sizes();
+    result.one_device += (layer.forward + layer.backward) * predictor.sizes();
   }
   result.speed_up = result.step > 0 ? result.one_device / result.step : 0.0;
   return result;
@@ -401,7 +402,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
                             const ExplainOptions& options, double more_time,
                             const std::vector<int64_t>& most) {
-  const StepModel model = checked_plan(profile, balance, options).model(balance);
+  const StepModel model = checked_predictor(profile, balance, options).model(balance);
   if (options.host_bandwidth == 0) return without_offloads(model.schedule);
   return with_offloads(model.schedule, model.costs.front().routes, model.simulate_options(),
                        more_time, most);
@@ -416,10 +417,10 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
   }
   check_options(options, partitions);
   check_finite(profile, options, "best_balance: ");
-  const Plan plan(profile, partitions, options);
+  const StepPredictor predictor(profile, partitions, options);
   const Pieces pieces(static_cast<int64_t>(profile.layers.size()), options.keep_together,
                       "best_balance: ");
-  return fastest(plan, pieces, starts(profile, plan, options));
+  return fastest(predictor, pieces, starts(profile, predictor, options));
 }
 
 }  // namespace gpipe::balance

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "experiments/amoebanetd_speed/published.h"
 #include "experiments/frame/program.h"
-#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/prepare_speed.h"
 #include "experiments/rows/speed_experiment.h"
 #include "models/amoebanetd.h"
 #include "models/by_name.h"
@@ -62,7 +62,7 @@ SpeedExperiment experiment() {
   return experiment;
 }
 
-Plan prepare() { return plan_speed(experiment()); }
+ExperimentRun prepare() { return prepare_speed(experiment()); }
 
 }  // namespace
 }  // namespace gpipe::experiments

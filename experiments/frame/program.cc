@@ -61,9 +61,9 @@ std::string describe_machine() {
   return command::describe_build() + "; " + text::counted(cores, "core");
 }
 
-Report report_of(const Plan& plan, const std::vector<Result>& results) {
-  Report report(plan.table, results);
-  for (const std::string& remark : plan.remarks) report.add_remark(remark);
+Report report_of(const ExperimentRun& experiment, const std::vector<Result>& results) {
+  Report report(experiment.table, results);
+  for (const std::string& remark : experiment.remarks) report.add_remark(remark);
   report.add_remark(describe_machine());
   if (!command::is_optimized()) report.add_remark("Built without -c opt: the speeds mean nothing.");
   return report;
@@ -91,7 +91,7 @@ std::vector<Turn> turns_of(const std::vector<Variant>& variants) {
   return turns;
 }
 
-int run_plan(const Plan& plan, const std::string& command) {
+int run_all(const ExperimentRun& experiment, const std::string& command) {
   command::InterruptScope interrupt;
   RunContext context;
   context.out = &std::cout;
@@ -99,9 +99,9 @@ int run_plan(const Plan& plan, const std::string& command) {
   context.progress_options = command::terminal_options(STDERR_FILENO);
   context.interrupted = [&interrupt] { return interrupt.requested(); };
 
-  const ReportSource source = {plan.name, plan.edition, command, describe_machine()};
+  const ReportSource source = {experiment.name, experiment.edition, command, describe_machine()};
   std::vector<Result> results;
-  for (const Variant& variant : plan.variants) {
+  for (const Variant& variant : experiment.variants) {
     Outcome& outcome = results.emplace_back(Result{variant.name, {}}).outcome;
     outcome.way = variant.way;
     // The JSON has this note if the program crashes before the variant's turn.
@@ -109,8 +109,8 @@ int run_plan(const Plan& plan, const std::string& command) {
   }
   std::string unwritten;
   std::set<std::size_t> failed;
-  for (const auto& [index, round] : turns_of(plan.variants)) {
-    const Variant& variant = plan.variants[index];
+  for (const auto& [index, round] : turns_of(experiment.variants)) {
+    const Variant& variant = experiment.variants[index];
     Outcome& outcome = results[index].outcome;
     if (failed.count(index) > 0) continue;
     if (variant.refusal.empty() && interrupt.requested()) {
@@ -128,25 +128,26 @@ int run_plan(const Plan& plan, const std::string& command) {
       context.rounds = variant.rounds;
       if (!run_variant(variant, context, outcome)) failed.insert(index);
     }
-    if (plan.json.empty()) continue;
+    if (experiment.json.empty()) continue;
     try {
-      command::write_file_atomically(plan.json, report_of(plan, results).to_json(source));
+      command::write_file_atomically(experiment.json,
+                                     report_of(experiment, results).to_json(source));
       unwritten.clear();
     } catch (const std::runtime_error& error) {
       unwritten = error.what();
     }
   }
 
-  std::cout << "\n" << report_of(plan, results).to_text(table_columns()) << std::flush;
+  std::cout << "\n" << report_of(experiment, results).to_text(table_columns()) << std::flush;
   const bool printed = std::cout.good();
   if (!printed) std::cerr << "error: the table cannot be written to standard output" << std::endl;
   if (!unwritten.empty()) {
     std::cerr << "error: " << unwritten << std::endl;
-  } else if (!plan.json.empty()) {
-    std::cout << "written: " << plan.json << std::endl;
+  } else if (!experiment.json.empty()) {
+    std::cout << "written: " << experiment.json << std::endl;
   }
   if (interrupt.requested()) {
-    if (!plan.when_stopped.empty()) std::cout << plan.when_stopped << std::endl;
+    if (!experiment.when_stopped.empty()) std::cout << experiment.when_stopped << std::endl;
     return command::kInterruptedExitCode;
   }
   return !failed.empty() || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
@@ -164,10 +165,10 @@ std::string command_of(const std::string& name, int argc, const char* const* arg
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const std::string& usage,
-                const std::function<Plan()>& prepare) {
+                const std::function<ExperimentRun()>& prepare) {
   return command::run_command(argc, argv, usage, [&prepare, argc, argv]() -> std::function<int()> {
-    return [plan = prepare(), argc, argv] {
-      return run_plan(plan, command_of(plan.name, argc, argv));
+    return [experiment = prepare(), argc, argv] {
+      return run_all(experiment, command_of(experiment.name, argc, argv));
     };
   });
 }

@@ -48,7 +48,7 @@ struct Variant {
   int64_t rounds = 1;
 };
 
-struct Plan {
+struct ExperimentRun {
   std::string name;     // the experiment's name, which its folder has
   std::string edition;  // the table's edition, if there are several
   PublishedTable table;
@@ -58,13 +58,13 @@ struct Plan {
   std::string when_stopped;  // printed after Ctrl-C, such as how to continue
 };
 
-// Reads the command line (`usage` begins the answer to --help), calls `prepare` for the plan, runs
-// its variants one after another and prints the table, whose rows keep the plan's order. Planned
-// and simulated variants run first, since they take seconds. Measured ones that have several rounds
-// run in turns. A variant that fails is labeled failed ("out of memory" if that was the reason) and
-// is not run again; the others still run. After Ctrl-C the running variant is stopped and the
-// others are not started. The JSON is written after each variant, so that a later crash loses
-// nothing.
+// Reads the command line (`usage` begins the answer to --help), calls `prepare` for the experiment,
+// runs its variants one after another and prints the table, whose rows keep the experiment's order.
+// Planned and simulated variants run first, since they take seconds. Measured ones that have
+// several rounds run in turns. A variant that fails is labeled failed ("out of memory" if that was
+// the reason) and is not run again; the others still run. After Ctrl-C the running variant is
+// stopped and the others are not started. The JSON is written after each variant, so that a later
+// crash loses nothing.
 //
 // `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so every check that is
 // possible before the first step belongs there.
@@ -72,7 +72,7 @@ struct Plan {
 // Exit codes: 0; 1 for an error while running, or if the table cannot be written; 2 for wrong
 // usage; 130 after Ctrl-C, SIGTERM or SIGHUP.
 int run_program(int argc, const char* const* argv, const std::string& usage,
-                const std::function<Plan()>& prepare);
+                const std::function<ExperimentRun()>& prepare);
 
 }  // namespace gpipe::experiments
 

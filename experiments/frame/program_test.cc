@@ -33,13 +33,13 @@ using ::testing::Not;
 class ProgramTest : public ::testing::Test {
  protected:
   ProgramTest() : cout_(std::cout.rdbuf(out_.rdbuf())), cerr_(std::cerr.rdbuf(err_.rdbuf())) {
-    plan_.table.title = "Speed";
-    plan_.table.columns = {{"rate", "images/s", {"them"}}};
+    experiment_.table.title = "Speed";
+    experiment_.table.columns = {{"rate", "images/s", {"them"}}};
     for (const char* name : {"first", "second", "third"}) {
-      plan_.table.rows.push_back({name, {}, ""});
+      experiment_.table.rows.push_back({name, {}, ""});
     }
-    plan_.json = ::testing::TempDir() + "/" +
-                 ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
+    experiment_.json = ::testing::TempDir() + "/" +
+                       ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".json";
   }
   ~ProgramTest() override {
     std::cout.rdbuf(cout_);
@@ -49,10 +49,10 @@ class ProgramTest : public ::testing::Test {
   int run(std::vector<const char*> arguments = {}) {
     arguments.insert(arguments.begin(), "program");
     return run_program(static_cast<int>(arguments.size()), arguments.data(), "Measures.",
-                       [this] { return plan_; });
+                       [this] { return experiment_; });
   }
   void add(const std::string& name, double rate, std::function<void()> after = nullptr) {
-    plan_.variants.push_back(
+    experiment_.variants.push_back(
         {name, Origin::kMeasured, "", [rate, after](Outcome& outcome, const RunContext&) {
            outcome.note = "tiny";
            outcome.figures["rate"] = rate;
@@ -61,12 +61,12 @@ class ProgramTest : public ::testing::Test {
          }});
   }
   Json json() const {
-    std::ifstream file(plan_.json);
+    std::ifstream file(experiment_.json);
     return Json::parse(file);
   }
 
   std::ostringstream out_, err_;
-  Plan plan_;
+  ExperimentRun experiment_;
 
  private:
   std::streambuf* cout_;
@@ -76,12 +76,12 @@ class ProgramTest : public ::testing::Test {
 TEST_F(ProgramTest, PrintsAndWritesTheTable) {
   add("first", 1);
   add("third", 3);
-  plan_.variants.push_back({"second", Origin::kMeasured, "needs 8 devices", nullptr});
-  plan_.remarks = {"a remark"};
+  experiment_.variants.push_back({"second", Origin::kMeasured, "needs 8 devices", nullptr});
+  experiment_.remarks = {"a remark"};
   EXPECT_EQ(run(), 0);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       measured   1.00"),
                                 HasSubstr("second: needs 8 devices"), HasSubstr("a remark"),
-                                HasSubstr("LibTorch"), HasSubstr("written: " + plan_.json)));
+                                HasSubstr("LibTorch"), HasSubstr("written: " + experiment_.json)));
   EXPECT_EQ(json()["rows"][2]["figures"]["rate"]["ours"], 3.0);
   EXPECT_THAT(err_.str(), IsEmpty());
 }
@@ -103,7 +103,7 @@ TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
 // A variant may fail after it was measured, for example because its trace cannot be written. Its
 // figures must be shown all the same.
 TEST_F(ProgramTest, WhatFailsAfterAMeasurementLosesNoResult) {
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext&) {
          outcome.note = "tiny";
          outcome.figures["rate"] = 1;
@@ -127,11 +127,11 @@ TEST_F(ProgramTest, MeasuredRowsRunInTurns) {
       outcome.origin = way;
     };
   };
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"first", Origin::kMeasured, "", recorded("first", Origin::kMeasured), 3});
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"second", Origin::kMeasured, "", recorded("second", Origin::kMeasured), 3});
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"third", Origin::kSimulated, "", recorded("third", Origin::kSimulated)});
   EXPECT_EQ(run(), 1);
   EXPECT_THAT(
@@ -144,7 +144,7 @@ TEST_F(ProgramTest, MeasuredRowsRunInTurns) {
 TEST_F(ProgramTest, StoppedBetweenRoundsKeepsWhatIsMeasured) {
   for (const char* name : {"first", "second"}) {
     add(name, 1, [] { std::raise(SIGINT); });
-    plan_.variants.back().rounds = 2;
+    experiment_.variants.back().rounds = 2;
   }
   EXPECT_EQ(run(), 130);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("first       interrupted   1.00"),
@@ -161,8 +161,8 @@ TEST_F(ProgramTest, ARowThatRunsOutOfMemorySaysSo) {
 }
 
 TEST_F(ProgramTest, TheJsonSaysWhereItComesFrom) {
-  plan_.name = "some_speed";
-  plan_.edition = "2019-06";
+  experiment_.name = "some_speed";
+  experiment_.edition = "2019-06";
   add("first", 1);
   EXPECT_EQ(run({"--test_rows=7"}), 0);
   EXPECT_EQ(json()["name"], "some_speed");
@@ -173,8 +173,8 @@ TEST_F(ProgramTest, TheJsonSaysWhereItComesFrom) {
 
 TEST_F(ProgramTest, OneRowForEveryWay) {
   add("first", 1);
-  plan_.variants.push_back({"first", Origin::kSimulated, "no profile", nullptr});
-  plan_.variants.push_back(
+  experiment_.variants.push_back({"first", Origin::kSimulated, "no profile", nullptr});
+  experiment_.variants.push_back(
       {"second", Origin::kSimulated, "", [](Outcome& outcome, const RunContext&) {
          outcome.origin = Origin::kSimulated;
          outcome.figures["rate"] = 7;
@@ -186,7 +186,7 @@ TEST_F(ProgramTest, OneRowForEveryWay) {
 }
 
 TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext& context) {
          EXPECT_FALSE(context.interrupted());
          std::raise(SIGINT);
@@ -195,7 +195,7 @@ TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
          outcome.figures["rate"] = 1;
        }});
   add("second", 2);
-  plan_.when_stopped = "--resume goes on";
+  experiment_.when_stopped = "--resume goes on";
   EXPECT_EQ(run(), 130);
   EXPECT_THAT(out_.str(),
               AllOf(HasSubstr("first       interrupted   1.00"),
@@ -207,7 +207,7 @@ TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
 TEST_F(ProgramTest, WhatIsNotMeasuredRunsFirst) {
   std::string order;
   const auto cheap = [&](const char* name, Origin way) {
-    plan_.variants.push_back(
+    experiment_.variants.push_back(
         {name, way, "", [&order, name, way](Outcome& outcome, const RunContext&) {
            order += std::string(name) + " " + to_text(way) + ", ";
            outcome.origin = way;
@@ -225,14 +225,14 @@ TEST_F(ProgramTest, WhatIsNotMeasuredRunsFirst) {
   EXPECT_EQ(order, "first simulated, second planned, first measured, ");
   const Json rows = json()["rows"];
   ASSERT_EQ(rows.size(), 5u);
-  EXPECT_EQ(rows[0]["way"], "measured") << "the table keeps the plan's order";
+  EXPECT_EQ(rows[0]["way"], "measured") << "the table keeps the experiment's order";
   EXPECT_EQ(rows[1]["origin"], "simulated");
   EXPECT_EQ(rows[2]["note"], "stopped before it began");
   EXPECT_EQ(rows[3]["origin"], "planned");
 }
 
 TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNotAFailure) {
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext& context) {
          outcome.note = "tiny";
          std::raise(SIGINT);
@@ -245,7 +245,7 @@ TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNotAFailure) {
 
 TEST_F(ProgramTest, TheTableIsPrintedAlsoWhereTheJsonCannotBeWritten) {
   add("first", 1);
-  plan_.json = "/proc/nowhere/table.json";
+  experiment_.json = "/proc/nowhere/table.json";
   EXPECT_EQ(run(), 1);
   EXPECT_THAT(out_.str(), HasSubstr("first       measured   1.00"));
   EXPECT_THAT(err_.str(), HasSubstr("/proc/nowhere"));
@@ -266,7 +266,7 @@ TEST_F(ProgramTest, AClosedStandardOutputIsAnErrorAndLosesNoJson) {
 TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   add("first", 1);
-  plan_.variants.push_back(
+  experiment_.variants.push_back(
       {"second", Origin::kMeasured, "", [](Outcome&, const RunContext&) { std::_Exit(77); }});
   add("third", 3);
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(77), "");
@@ -275,14 +275,14 @@ TEST_F(ProgramTest, ACrashLosesOnlyTheVariantThatCrashed) {
 }
 
 TEST_F(ProgramTest, WrongUsageEndsWith2AndErrorsWith1) {
-  const auto ends_with = [](const std::function<Plan()>& prepare) {
+  const auto ends_with = [](const std::function<ExperimentRun()>& prepare) {
     const char* const argv[] = {"program"};
     return run_program(1, argv, "Measures.", prepare);
   };
   EXPECT_EQ(run({"--no-such-flag"}), 2);
-  EXPECT_EQ(ends_with([]() -> Plan { throw std::invalid_argument("--scale=tiny"); }), 2);
-  EXPECT_EQ(ends_with([]() -> Plan { TORCH_CHECK_VALUE(false, "--devices=gpu"); }), 2);
-  EXPECT_EQ(ends_with([]() -> Plan { throw std::runtime_error("a damaged file"); }), 1);
+  EXPECT_EQ(ends_with([]() -> ExperimentRun { throw std::invalid_argument("--scale=tiny"); }), 2);
+  EXPECT_EQ(ends_with([]() -> ExperimentRun { TORCH_CHECK_VALUE(false, "--devices=gpu"); }), 2);
+  EXPECT_EQ(ends_with([]() -> ExperimentRun { throw std::runtime_error("a damaged file"); }), 1);
   EXPECT_THAT(err_.str(), AllOf(HasSubstr("error: --scale=tiny"), HasSubstr("--devices=gpu"),
                                 HasSubstr("a damaged file")));
   EXPECT_EQ(run({"--help"}), 0);

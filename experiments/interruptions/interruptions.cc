@@ -177,7 +177,7 @@ PublishedTable table(const Cluster& cluster) {
   return table;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   const CommonFlags flags = read_common_flags();
   const std::string trains =
       first_given({"devices", "epochs", "batch_size", "checkpoint", "schedule"});
@@ -187,11 +187,11 @@ Plan prepare() {
                                 "it out");
   }
   const Settings settings = read_settings();
-  Plan experiment_plan;
-  experiment_plan.name = "interruptions";
-  experiment_plan.table = table(settings.cluster);
-  experiment_plan.json = flags.json;
-  experiment_plan.variants = make_variants(
+  ExperimentRun prepared;
+  prepared.name = "interruptions";
+  prepared.table = table(settings.cluster);
+  prepared.json = flags.json;
+  prepared.variants = make_variants(
       flags, "all", {{"memory", false}, {"disk", false}}, {Origin::kSimulated},
       [settings](const CommonFlags& flags, const std::string& name, Origin /*way*/) -> RunVariant {
         return
@@ -200,7 +200,7 @@ Plan prepare() {
                        outcome);
             };
       });
-  experiment_plan.remarks = {
+  prepared.remarks = {
       "Simulated, not run. Failures come as published for Llama 3 unless --worker_hours is given, "
       "independently of each other, and any of them stops the whole run.",
       "Measured here, on 4 processes with a tiny state: --recovery_seconds and --snapshot_seconds, "
@@ -209,7 +209,7 @@ Plan prepare() {
       "Repeated: work since the last copy, which a failure has lost. A failure during a recovery "
       "begins it anew. If both holders of a state fail before the next copy is complete, the run "
       "goes on from disk."};
-  return experiment_plan;
+  return prepared;
 }
 
 }  // namespace

@@ -58,9 +58,9 @@ balance::ExplainOptions explain_options(const LlamaCase& llama_case) {
 }
 
 // A model and its profile, for planning several cuts.
-class Planner {
+class CutPlanner {
  public:
-  Planner(LlamaCase llama_case, std::function<void()> check)
+  CutPlanner(LlamaCase llama_case, std::function<void()> check)
       : llama_case_(std::move(llama_case)),
         check_(std::move(check)),
         model_(make(llama_case_)),
@@ -116,18 +116,18 @@ std::vector<int64_t> even_balance(int64_t blocks, int64_t devices) {
 
 PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
                     const std::function<void()>& check) {
-  return Planner(llama_case, check).plan(balance);
+  return CutPlanner(llama_case, check).plan(balance);
 }
 
 double predicted_step(const LlamaCase& llama_case, const std::vector<int64_t>& balance) {
-  return Planner(llama_case, nullptr).predict(balance).step;
+  return CutPlanner(llama_case, nullptr).predict(balance).step;
 }
 
 PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check) {
   const int64_t layers = 2 * llama_case.model.num_layers() + 3;
   TORCH_CHECK_VALUE(llama_case.devices >= 1 && llama_case.devices <= layers, "a model of ", layers,
                     " layers cannot be cut over ", llama_case.devices, " devices");
-  const Planner planner(llama_case, check);
+  const CutPlanner planner(llama_case, check);
   balance::FittingCutOptions options;
   options.limits.assign(static_cast<size_t>(llama_case.devices), 0);
   options.explain = explain_options(llama_case);

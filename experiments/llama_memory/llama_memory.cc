@@ -140,7 +140,7 @@ PublishedTable table() {
   return table;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   const CommonFlags flags = read_common_flags();
   if (flags.epochs) {
     throw std::invalid_argument(
@@ -150,20 +150,20 @@ Plan prepare() {
     throw std::invalid_argument(
         "--devices: this table is of eight devices that need not be there; leave it out");
   }
-  Plan experiment_plan;
-  experiment_plan.name = "llama_memory";
-  experiment_plan.table = table();
-  experiment_plan.json = flags.json;
+  ExperimentRun prepared;
+  prepared.name = "llama_memory";
+  prepared.table = table();
+  prepared.json = flags.json;
   std::vector<VariantName> names;
   for (const Row& row : rows()) names.push_back({row.name, true});
-  experiment_plan.variants = make_variants(
+  prepared.variants = make_variants(
       flags, "all", names, {Origin::kPlanned},
       [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
         return [row = find_variant(rows(), name)](Outcome& outcome, const RunContext& context) {
           plan(row, outcome, context);
         };
       });
-  experiment_plan.remarks = {
+  prepared.remarks = {
       "Planned, not run: two training steps on the meta device for CUDA devices, under 1F1B with "
       "32 micro-batches of a row of 4,096 tokens. Weights, gradients, AdamW's state and "
       "activations are bfloat16, attention is CUDA's flash attention, the loss is computed from "
@@ -174,7 +174,7 @@ Plan prepare() {
       "The even cut has the same number of blocks on each device. The exact cut is the one whose "
       "fullest device holds the least; it may cut a block between its two layers, attention and "
       "MLP. Steps are predicted from counted operations, only to compare cuts."};
-  return experiment_plan;
+  return prepared;
 }
 
 }  // namespace

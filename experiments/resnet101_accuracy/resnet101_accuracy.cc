@@ -100,16 +100,16 @@ AccuracyFlags read_flags() {
   return flags;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   const AccuracyFlags flags = read_flags();
   // All experiments of a scale are trained on the same images.
   const Source source =
       open_source(read_data(flags.common.scale), settle(flags, published_experiments().front()),
                   flags.common.seed);
-  Plan plan;
-  plan.name = "resnet101_accuracy";
-  plan.table = published_accuracy();
-  plan.variants =
+  ExperimentRun prepared;
+  prepared.name = "resnet101_accuracy";
+  prepared.table = published_accuracy();
+  prepared.variants =
       make_variants(flags.common, flags.common.scale == Scale::kSmoke ? kSmokeExperiments : "all",
                     names_of(published_experiments()), {Origin::kMeasured},
                     [&](const CommonFlags& common, const std::string& name, Origin /*way*/) {
@@ -117,25 +117,25 @@ Plan prepare() {
                       own.common = common;
                       return make_run(own, find_experiment(name), source);
                     });
-  if (flags.resume &&
-      std::none_of(plan.variants.begin(), plan.variants.end(), [&flags](const Variant& variant) {
-        return has_checkpoint(state_folder(flags, variant.name));
-      })) {
+  if (flags.resume && std::none_of(prepared.variants.begin(), prepared.variants.end(),
+                                   [&flags](const Variant& variant) {
+                                     return has_checkpoint(state_folder(flags, variant.name));
+                                   })) {
     throw std::invalid_argument(
         "--checkpoint_dir=" + flags.state_folder +
         " has none of these experiments to resume; leave out --resume, or name another folder");
   }
-  plan.remarks = {
+  prepared.remarks = {
       "Published: torchgpipe v0.0.5, ImageNet, ResNet-101, 90 epochs, on GPUs; reference-*: Goyal "
       "et al.",
       "Measured: --scale=" + to_text(flags.common.scale) +
           "; top-1 error after the last epoch, images/s of training with loading."};
-  plan.json = flags.common.json;
+  prepared.json = flags.common.json;
   if (!flags.state_folder.empty()) {
-    plan.when_stopped =
+    prepared.when_stopped =
         "stopped; the same command with --resume goes on after the last finished epoch";
   }
-  return plan;
+  return prepared;
 }
 
 }  // namespace

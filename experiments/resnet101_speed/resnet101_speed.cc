@@ -9,7 +9,7 @@
 #include "experiments/frame/edition.h"
 #include "experiments/frame/program.h"
 #include "experiments/resnet101_speed/published.h"
-#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/prepare_speed.h"
 #include "experiments/rows/scaled_resnet.h"
 #include "experiments/rows/speed_experiment.h"
 #include "models/by_name.h"
@@ -87,7 +87,7 @@ SpeedExperiment experiment(Edition edition) {
   return experiment;
 }
 
-Plan prepare() { return plan_speed(experiment(edition_flag())); }
+ExperimentRun prepare() { return prepare_speed(experiment(edition_flag())); }
 
 }  // namespace
 }  // namespace gpipe::experiments

@@ -16,7 +16,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_json.h"
 #include "diagnose/diagnosis_text.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
 #include "machine/memory.h"
@@ -70,7 +70,7 @@ Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& ta
     return loss(outputs.at(0), targets.at(0));
   };
   const auto stages = static_cast<int64_t>(pipe->devices().size());
-  const int64_t micro_batches = cut_sizes(input.size(0), pipe->chunks()).micro_batches;
+  const int64_t micro_batches = chunk_sizes(input.size(0), pipe->chunks()).micro_batches;
   const Placement placement =
       schedule ? schedule(stages, micro_batches).placement() : pipe->placement();
   Diagnosis diagnosis;

@@ -213,16 +213,16 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
   return absl::StrFormat("%s:%d,%d", parts[0], first, second);
 }
 
-Plan prepare_memory(const MemoryExperiment& experiment) {
+ExperimentRun prepare_memory(const MemoryExperiment& experiment) {
   const CommonFlags flags = read_common_flags();
   check(flags);
-  Plan plan;
-  plan.name = experiment.name;
-  plan.edition = experiment.edition;
-  plan.table = experiment.table;
-  plan.json = flags.json;
-  plan.remarks = experiment.remarks;
-  plan.variants = make_variants(
+  ExperimentRun prepared;
+  prepared.name = experiment.name;
+  prepared.edition = experiment.edition;
+  prepared.table = experiment.table;
+  prepared.json = flags.json;
+  prepared.remarks = experiment.remarks;
+  prepared.variants = make_variants(
       flags, "all", names_of(experiment.variants), {Origin::kPlanned, Origin::kMeasured},
       [&experiment](const CommonFlags& own, const std::string& name, Origin way) {
         const MemoryVariant& variant = find_variant(experiment.variants, name);
@@ -233,20 +233,21 @@ Plan prepare_memory(const MemoryExperiment& experiment) {
         settings.note = variant.note;
         return runner(name, std::move(settings), own, way);
       });
-  if (has_way(plan.variants, Origin::kPlanned)) {
-    plan.remarks.push_back(absl::StrFormat(
+  if (has_way(prepared.variants, Origin::kPlanned)) {
+    prepared.remarks.push_back(absl::StrFormat(
         "Planned: the published network%s on the meta device; bytes that LibTorch's "
         "allocator would reserve on devices of %.1f GiB (Tesla P40), without cuDNN's workspaces.",
         assumes(experiment) ? ", with settings that are partly assumed (see the notes),"
                             : " and settings",
         text::in_gib(kP40Bytes)));
   }
-  if (has_way(plan.variants, Origin::kMeasured)) {
-    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
-                           "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all "
-                           "partitions on it are one device.");
+  if (has_way(prepared.variants, Origin::kMeasured)) {
+    prepared.remarks.push_back(
+        "Measured: --scale=" + to_text(flags.scale) +
+        "; on CUDA devices reserved bytes; on the CPU bytes of tensors, and all "
+        "partitions on it are one device.");
   }
-  return plan;
+  return prepared;
 }
 
 }  // namespace gpipe::experiments

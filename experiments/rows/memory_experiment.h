@@ -63,7 +63,7 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
 
 // Reads the flags. Rows are planned, at full size and with the published settings, and measured, at
 // --scale on the devices at hand. Throws std::invalid_argument for flags that do not fit.
-Plan prepare_memory(const MemoryExperiment& experiment);
+ExperimentRun prepare_memory(const MemoryExperiment& experiment);
 
 }  // namespace gpipe::experiments
 

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 
 namespace gpipe::experiments {
 namespace {

@@ -84,7 +84,7 @@ PublishedTable table() {
   return table;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   const CommonFlags flags = read_common_flags();
   if (flags.devices_given) {
     throw std::invalid_argument("--devices: nothing is run here; leave it out");
@@ -100,20 +100,20 @@ Plan prepare() {
                                         : "--checkpoint",
                      ": schedules are simulated, and nothing is trained; leave it out"));
   }
-  Plan experiment_plan;
-  experiment_plan.name = "schedule_claims";
-  experiment_plan.table = table();
-  experiment_plan.json = flags.json;
+  ExperimentRun prepared;
+  prepared.name = "schedule_claims";
+  prepared.table = table();
+  prepared.json = flags.json;
   std::vector<VariantName> names;
   for (const Claim& claim : claims()) names.push_back({claim.name, false});
-  experiment_plan.variants = make_variants(
+  prepared.variants = make_variants(
       flags, "all", names, {Origin::kSimulated},
       [](const CommonFlags& /*flags*/, const std::string& name, Origin /*way*/) -> RunVariant {
         return [claim = find_variant(claims(), name)](Outcome& outcome, const RunContext& context) {
           simulate_claim(claim, outcome, context);
         };
       });
-  experiment_plan.remarks = {
+  prepared.remarks = {
       "Simulated, not run: gpipe/schedule/simulate.h, with every stage as long as every other. p "
       "workers, v stages on each, m micro-batches; F, B, I and W: times of a forward, a whole "
       "backward and its halves, of all layers of a worker for one micro-batch, unless a note says "
@@ -132,7 +132,7 @@ Plan prepare() {
       "assumptions. Chimera, which keeps all weights twice, and Hanayo are not among the "
       "schedules here. Where transfers take time, 1F1B is slower than GPipe here, as it waits for "
       "them in every micro-batch."};
-  return experiment_plan;
+  return prepared;
 }
 
 }  // namespace

@@ -257,7 +257,7 @@ PublishedTable table() {
   return table;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   CommonFlags flags = read_common_flags();
   if (flags.schedule) {
     throw std::invalid_argument(
@@ -277,11 +277,11 @@ Plan prepare() {
   }
   const auto subject = std::make_shared<Subject>(size_of(flags.scale), flags.seed,
                                                  flags.checkpoint.value_or(Checkpoint::kNever));
-  Plan experiment_plan;
-  experiment_plan.name = "unet_schedules";
-  experiment_plan.table = table();
-  experiment_plan.json = flags.json;
-  experiment_plan.remarks = {
+  ExperimentRun prepared;
+  prepared.name = "unet_schedules";
+  prepared.table = table();
+  prepared.json = flags.json;
+  prepared.remarks = {
       "None of this was published. Predicted (the rows that are simulated) is what explain() "
       "makes of one profile of the layers on this machine, of the same network and at the same "
       "size that is measured, with the cut that is found best for each schedule; without the "
@@ -290,12 +290,11 @@ Plan prepare() {
       "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) + ", in " +
           std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) + "."};
   if (machine::usable_cores() < kWorkers) {
-    experiment_plan.remarks.emplace_back("This process may use one core, so two workers share it.");
+    prepared.remarks.emplace_back("This process may use one core, so two workers share it.");
   }
   std::vector<VariantName> names;
-  for (const PublishedRow& row : experiment_plan.table.rows)
-    names.push_back({row.experiment, false});
-  experiment_plan.variants = make_variants(
+  for (const PublishedRow& row : prepared.table.rows) names.push_back({row.experiment, false});
+  prepared.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kSimulated},
       [subject](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
         if (way == Origin::kSimulated) {
@@ -308,10 +307,10 @@ Plan prepare() {
           measure(*subject, given, name, *measured, outcome, context);
         };
       });
-  for (Variant& variant : experiment_plan.variants) {
+  for (Variant& variant : prepared.variants) {
     if (variant.way == Origin::kMeasured) variant.rounds = kRounds;
   }
-  return experiment_plan;
+  return prepared;
 }
 
 }  // namespace

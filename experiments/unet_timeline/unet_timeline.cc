@@ -336,22 +336,22 @@ void simulate(const Simulated& simulated, const Settings& settings, Outcome& out
   outcome.origin = Origin::kSimulated;
 }
 
-Plan prepare() {
+ExperimentRun prepare() {
   CommonFlags flags = read_common_flags();
   // --steps is checked here first, because each variant would repeat the message.
   (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
   flags.for_simulated = given_simulation_flag();
-  Plan experiment_plan;
-  experiment_plan.name = "unet_timeline";
-  experiment_plan.table = published_timeline();
-  experiment_plan.json = flags.json;
-  experiment_plan.remarks = {
+  ExperimentRun prepared;
+  prepared.name = "unet_timeline";
+  prepared.table = published_timeline();
+  prepared.json = flags.json;
+  prepared.remarks = {
       "Published: torchgpipe v0.0.7 (its repository), U-Net (5, 64), on four GPUs."};
   const Simulated simulated = simulated_flags();
   std::vector<VariantName> names;
   for (const AblationVariant& variant : ablations()) names.push_back({variant.name, true});
-  experiment_plan.variants = make_variants(
+  prepared.variants = make_variants(
       flags, "all", names, {Origin::kMeasured, Origin::kPlanned, Origin::kSimulated},
       [simulated](const CommonFlags& given, const std::string& name, Origin way) -> RunVariant {
         const CommonFlags own = way == Origin::kMeasured ? given : published(given);
@@ -366,15 +366,15 @@ Plan prepare() {
           }
         };
       });
-  if (has_way(experiment_plan.variants, Origin::kMeasured)) {
-    experiment_plan.remarks.push_back(
+  if (has_way(prepared.variants, Origin::kMeasured)) {
+    prepared.remarks.push_back(
         "Measured: --scale=" + to_text(flags.scale) +
         "; whole training steps on random images. Utilization: the share of a step in which the "
         "workers are in actions; published: of the GPUs, by nvidia-smi. Memory: at most, over all "
         "devices; on CUDA devices reserved bytes, on the CPU bytes of tensors.");
   }
-  if (has_way(experiment_plan.variants, Origin::kPlanned)) {
-    experiment_plan.remarks.push_back(
+  if (has_way(prepared.variants, Origin::kPlanned)) {
+    prepared.remarks.push_back(
         "Planned: at full size. Memory: what LibTorch's allocator for CUDA would have reserved at "
         "most, over all devices. It is 0.84 of the published in dep-x-x and 0.53 to 0.60 in the "
         "other rows. Likely reasons, not verified: with copies on streams of their own, a block "
@@ -382,15 +382,15 @@ Plan prepare() {
         "torchgpipe from 19.1 to 30.0); in baseline, recomputes may run ahead of backwards in any "
         "partition, here they do in the last one; and all published rows have cuDNN's workspaces.");
   }
-  if (has_way(experiment_plan.variants, Origin::kSimulated)) {
-    experiment_plan.remarks.push_back(
+  if (has_way(prepared.variants, Origin::kSimulated)) {
+    prepared.remarks.push_back(
         "Simulated: at full size, without the optimizer's step. " +
         (simulated.profile ? std::string()
                            : "Layers' times: FLOPs and bytes at the speeds of a Tesla P40 (" +
                                  to_text(simulated.device) + "), multiplied by one factor. ") +
         to_text(simulated.machine) + ".");
   }
-  return experiment_plan;
+  return prepared;
 }
 
 }  // namespace

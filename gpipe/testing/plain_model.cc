@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "gpipe/batch_size.h"
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
@@ -23,7 +23,7 @@
 namespace gpipe::testing {
 namespace {
 
-std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
+std::vector<Tensors> sliced(const Tensors& tensors, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result(sizes.size());
   for (const at::Tensor& tensor : tensors) {
     // Each cut is differentiable: the gradient is joined from the gradients of the pieces. narrow()
@@ -40,10 +40,10 @@ std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return micro_batch_sizes(batch_size(inputs, "input"), chunks);
 }
 
-// Cuts as cut() does, but each piece is a leaf of its own, so that its micro-batch can have a
+// Slices as sliced() does, but each piece is a leaf of its own, so that its micro-batch can have a
 // backward of its own.
-std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
-  std::vector<Tensors> result = cut(inputs, sizes);
+std::vector<Tensors> sliced_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
+  std::vector<Tensors> result = sliced(inputs, sizes);
   for (Tensors& pieces : result) {
     for (at::Tensor& piece : pieces) {
       if (piece.defined()) piece = piece.detach().requires_grad_(piece.requires_grad());
@@ -161,8 +161,8 @@ StepResult PlainModel::step(const Tensors& inputs, const Tensors& targets, const
                             BackwardOrder order) {
   const int64_t rows = batch_size(inputs, "input");
   const std::vector<int64_t> sizes = micro_batch_sizes(rows, chunks_);
-  const auto micro_targets = cut(targets, sizes);
-  const std::vector<Tensors> leaves = cut_to_leaves(inputs, sizes);
+  const auto micro_targets = sliced(targets, sizes);
+  const std::vector<Tensors> leaves = sliced_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs = run(leaves);
   StepResult result;
   std::vector<at::Tensor> losses;
@@ -188,7 +188,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
                                         const LossFn& loss_fn,
                                         std::optional<at::ScalarType> autocast) {
   const std::vector<int64_t> sizes = sizes_of(inputs, chunks_);
-  const std::vector<Tensors> input_leaves = cut_to_leaves(inputs, sizes);
+  const std::vector<Tensors> input_leaves = sliced_to_leaves(inputs, sizes);
   std::vector<Tensors> outputs;
   {
     std::optional<AutocastScope> scope;
@@ -233,7 +233,7 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
 }
 
 Tensors PlainModel::forward(const Tensors& inputs) {
-  return join(run(cut(inputs, sizes_of(inputs, chunks_))));
+  return join(run(sliced(inputs, sizes_of(inputs, chunks_))));
 }
 
 }  // namespace gpipe::testing

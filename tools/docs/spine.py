@@ -26,10 +26,10 @@ gpipe/distributed/control/failure gpipe/distributed/control/failure_records gpip
 gpipe/distributed/control/watchers gpipe/distributed/packets/message_plan gpipe/distributed/packets/packet_codec
 gpipe/distributed/packets/packet_format gpipe/distributed/packets/packet_reading
 gpipe/distributed/packets/incoming_packet gpipe/distributed/packets/remote_transport gpipe/distributed/packets/transit
-gpipe/distributed/packets/parcels gpipe/internal/call/together gpipe/internal/run/group_gradients
-gpipe/internal/replicas/reduction gpipe/internal/processes/processes gpipe/internal/processes/residence
-gpipe/internal/processes/call_terms gpipe/internal/processes/ties gpipe/internal/processes/tie_copies
-gpipe/distributed/world
+gpipe/distributed/packets/parcels gpipe/internal/call/call_agreement gpipe/internal/run/group_gradients
+gpipe/internal/replicas/reduction gpipe/internal/processes/processes gpipe/internal/processes/stage_map
+gpipe/internal/processes/call_terms gpipe/internal/processes/tied_parameters
+gpipe/internal/processes/tied_over_processes gpipe/distributed/world
 """
 PLAN = """
 balance/choose/plan balance/choose/plan_search balance/step/explain balance/step/step_model balance/step/cell_costs
@@ -38,7 +38,7 @@ balance/cut/partition balance/cut/cuts balance/choose/fitting_cut balance/memory
 balance/memory/memory_recorder balance/memory/memory_trace balance/memory/caching_allocator
 balance/choose/pipeline_plan balance/choose/plan_check balance/step/recomputed_cells balance/step/shared_cores
 balance/memory/param_scale balance/costs/first_rows gpipe/schedule/simulate gpipe/schedule/named_schedule
-gpipe/schedule/search/search gpipe/cut_sizes gpipe/batch_size balance/choose/training
+gpipe/schedule/search/search gpipe/chunk_sizes gpipe/batch_size balance/choose/training
 gpipe/internal/layer_runs/layer_runs balance/choose/plan_problem balance/choose/plan_derivation
 balance/choose/order_search balance/choose/plan_alternatives balance/cut/move_cuts
 balance/cut/pieces balance/choose/corrected_limits balance/choose/plan_offloads

@@ -116,7 +116,7 @@ std::unique_ptr<Session> Session::connect(const Environment& environment,
 }
 
 // Destroys control_ first, which tells the other ranks that this one leaves: the destructor of
-// errands_ may take a moment.
+// detached_calls_ may take a moment.
 Session::~Session() { control_.reset(); }
 
 void Session::meet() {
@@ -263,7 +263,7 @@ void Session::claim_rank(Time end) {
 // attempt would be taken for a second process with its rank. A launcher's store counts attempts.
 void Session::withdraw() {
   if (!store_ || store_is_silent_ || environment_.store_is_the_launchers) return;
-  auto done = errands_.begin(std::function<bool()>(
+  auto done = detached_calls_.begin(std::function<bool()>(
       [store = store_, base = meeting_ ? meeting_ : store_, come = coming_key(rank()),
        claim = claim_key(rank()), has_come = coming_ > 0, has_claimed = has_claimed_] {
         if (has_claimed) store->add(claim, -1);
@@ -276,7 +276,7 @@ void Session::withdraw() {
 template <typename Result>
 Result Session::from_store(std::function<Result()> call, Time end) {
   const QuietLog quiet;
-  std::future<Result> result = errands_.begin(std::move(call));
+  std::future<Result> result = detached_calls_.begin(std::move(call));
   while (result.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (control_) control_->check();
     if (options_.check) options_.check();
@@ -482,11 +482,11 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
   const QuietLog quiet;
   std::future<std::unique_ptr<Group>> group =
-      errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
-                      unique = "group/" + std::to_string(groups_epoch_) + "/" +
-                               std::to_string(groups_++) + "/" + name,
-                      rank = rank(), size = size(), address = addresses_.own,
-                      limit = group_limit(options_), is_given_up] {
+      detached_calls_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
+                             unique = "group/" + std::to_string(groups_epoch_) + "/" +
+                                      std::to_string(groups_++) + "/" + name,
+                             rank = rank(), size = size(), address = addresses_.own,
+                             limit = group_limit(options_), is_given_up] {
         const auto store = connect_store(host, port, prefix, limit);
         return distributed::connect_group(*store, unique, rank, size, address, limit,
                                           [is_given_up] { return is_given_up->load(); });

@@ -15,8 +15,8 @@
 #include "gpipe/distributed/control/control.h"
 #include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/distributed/meet/c10d.h"
+#include "gpipe/distributed/meet/detached_calls.h"
 #include "gpipe/distributed/meet/environment.h"
-#include "gpipe/distributed/meet/errands.h"
 
 namespace gpipe::distributed {
 
@@ -133,7 +133,7 @@ class Session {
   std::unique_ptr<Control> control_;
   int64_t groups_ = 0;  // groups begun in groups_epoch_
   int64_t groups_epoch_ = 0;
-  Errands errands_;
+  DetachedCalls detached_calls_;
 };
 
 }  // namespace gpipe::distributed

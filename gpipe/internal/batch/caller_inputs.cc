@@ -68,7 +68,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
       continue;
     }
     twins[shared_[k]].add(item.tensor, k);
-    at::Tensor rows = shared_[k] ? detached_alias(item.tensor) : mini_batch_.cut(item.tensor, i);
+    at::Tensor rows = shared_[k] ? detached_alias(item.tensor) : mini_batch_.slice(item.tensor, i);
     if (memory_of_[k] >= 0) {
       rows.unsafeGetTensorImpl()->set_version_counter(memories_[memory_of_[k]].of_micro_batches[i]);
     }

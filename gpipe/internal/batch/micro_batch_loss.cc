@@ -102,7 +102,7 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
       target_wants_.push_back(targets[k].defined() && targets[k].requires_grad());
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
-      targets_[i] = mini_batch_.cut(targets, static_cast<int64_t>(i));
+      targets_[i] = mini_batch_.slice(targets, static_cast<int64_t>(i));
     }
   }
   shares_ = weights_of(targets_, mini_batch_.sizes(), options);

@@ -14,7 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/twins.h"
 
@@ -28,7 +28,7 @@ bool same_everywhere(const std::vector<Packet>& micro_batches, size_t a, size_t 
   });
 }
 
-// The rows [start, start + rows): see MiniBatch::cut().
+// The rows [start, start + rows): see MiniBatch::slice().
 at::Tensor rows_of(const at::Tensor& tensor, int64_t start, int64_t rows) {
   // If all rows are asked for, nothing is cut, so tensors that cannot be cut (e.g. sparse ones) are
   // accepted.
@@ -66,22 +66,22 @@ MiniBatch::MiniBatch(int64_t rows, int64_t chunks, int64_t part, int64_t parts)
   rows_ = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
 }
 
-at::Tensor MiniBatch::cut(const at::Tensor& whole, int64_t i) const {
+at::Tensor MiniBatch::slice(const at::Tensor& whole, int64_t i) const {
   return rows_of(whole, i * sizes_[0], sizes_[i]);
 }
 
-std::vector<at::Tensor> MiniBatch::cut(const std::vector<at::Tensor>& whole, int64_t i) const {
+std::vector<at::Tensor> MiniBatch::slice(const std::vector<at::Tensor>& whole, int64_t i) const {
   std::vector<at::Tensor> result;
   result.reserve(whole.size());
-  for (const at::Tensor& tensor : whole) result.push_back(cut(tensor, i));
+  for (const at::Tensor& tensor : whole) result.push_back(slice(tensor, i));
   return result;
 }
 
-Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i) const {
+Packet MiniBatch::slice_gradients(const std::vector<at::Tensor>& whole, int64_t i) const {
   Packet packet;
   for (const at::Tensor& gradient : whole) {
     Item item;
-    if (gradient.defined()) item.tensor = sizes_.size() == 1 ? gradient : cut(gradient, i);
+    if (gradient.defined()) item.tensor = sizes_.size() == 1 ? gradient : slice(gradient, i);
     // Rows may share memory, e.g. in the gradient of a sum over them. Then a micro-batch of one row
     // gets a copy, because users' code that it runs could write there while other micro-batches use
     // the memory. (LibTorch refuses that itself if a micro-batch has several such rows.)

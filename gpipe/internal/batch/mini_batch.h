@@ -30,11 +30,11 @@ class MiniBatch {
   // the tensor's storage, is detached, and is not a view for autograd. An undefined tensor stays
   // undefined. Throws c10::ValueError for a part of a tensor that is not strided (e.g. a sparse
   // one).
-  at::Tensor cut(const at::Tensor& whole, int64_t i) const;
-  std::vector<at::Tensor> cut(const std::vector<at::Tensor>& whole, int64_t i) const;
+  at::Tensor slice(const at::Tensor& whole, int64_t i) const;
+  std::vector<at::Tensor> slice(const std::vector<at::Tensor>& whole, int64_t i) const;
   // The gradients of micro-batch i. They need no alias: with a single micro-batch they are returned
   // as they are.
-  Packet cut_gradients(const std::vector<at::Tensor>& whole, int64_t i) const;
+  Packet slice_gradients(const std::vector<at::Tensor>& whole, int64_t i) const;
 
   // Throws c10::ValueError if `piece`, which is output number `output` of micro-batch i, does not
   // have one entry for each row: it is a scalar, or has another number of rows than the

@@ -59,7 +59,7 @@ TEST(MiniBatch, IsCutLikeChunk) {
 TEST(MiniBatch, PiecesLieInTheTensorAndAreNotViewsOfIt) {
   const at::Tensor whole = torch::randn({4, 5}).t().requires_grad_();
   const MiniBatch mini_batch(5, 2);
-  const std::vector<at::Tensor> last = mini_batch.cut({whole, at::Tensor()}, 1);
+  const std::vector<at::Tensor> last = mini_batch.slice({whole, at::Tensor()}, 1);
   ASSERT_EQ(last.size(), 2u);
   EXPECT_THAT(last[0], EqualsBitwise(whole.detach().narrow(0, 3, 2)));
   EXPECT_EQ(last[0].storage().unsafeGetStorageImpl(), whole.storage().unsafeGetStorageImpl());
@@ -73,24 +73,24 @@ TEST(MiniBatch, NestedTensorsAreCutBetweenTheirSamples) {
                                            torch::randn({1, 3})};
   const at::Tensor whole = at::_nested_tensor_from_tensor_list(samples);
   const MiniBatch mini_batch(3, 2);
-  EXPECT_THAT(mini_batch.cut(whole, 0).unbind(),
+  EXPECT_THAT(mini_batch.slice(whole, 0).unbind(),
               EqualsBitwise(std::vector<at::Tensor>{samples[0], samples[1]}));
-  EXPECT_THAT(mini_batch.cut(whole, 1).unbind(),
+  EXPECT_THAT(mini_batch.slice(whole, 1).unbind(),
               EqualsBitwise(std::vector<at::Tensor>{samples[2]}));
 }
 
 TEST(MiniBatch, OnlyStridedTensorsCanBeCut) {
   const at::Tensor sparse = torch::eye(4).to_sparse();
-  EXPECT_THAT(refusal([&] { (void)MiniBatch(4, 2).cut(sparse, 0); }), HasSubstr("to_dense()"));
-  EXPECT_TRUE(MiniBatch(4, 1).cut(sparse, 0).is_sparse());
+  EXPECT_THAT(refusal([&] { (void)MiniBatch(4, 2).slice(sparse, 0); }), HasSubstr("to_dense()"));
+  EXPECT_TRUE(MiniBatch(4, 1).slice(sparse, 0).is_sparse());
 }
 
 TEST(MiniBatch, OneGradientAloneStaysAsItIs) {
   const at::Tensor gradient = torch::randn({4, 2});
-  const Packet alone = MiniBatch(4, 1).cut_gradients({gradient, at::Tensor()}, 0);
+  const Packet alone = MiniBatch(4, 1).slice_gradients({gradient, at::Tensor()}, 0);
   EXPECT_TRUE(alone.items[0].tensor.is_same(gradient));
   EXPECT_FALSE(alone.items[1].tensor.defined());
-  const Packet second = MiniBatch(4, 3).cut_gradients({gradient, at::Tensor()}, 1);
+  const Packet second = MiniBatch(4, 3).slice_gradients({gradient, at::Tensor()}, 1);
   EXPECT_THAT(second.items[0].tensor, EqualsBitwise(gradient.narrow(0, 2, 2)));
   EXPECT_FALSE(second.items[1].tensor.defined());
 }
@@ -99,8 +99,8 @@ TEST(MiniBatch, OneGradientAloneStaysAsItIs) {
 TEST(MiniBatch, GradientsOfMicroBatchesOfOneRowShareNoMemory) {
   const at::Tensor gradient = torch::randn({3}).expand({2, 3});
   const MiniBatch mini_batch(2, 2);
-  const at::Tensor first = mini_batch.cut_gradients({gradient}, 0).items[0].tensor;
-  const at::Tensor second = mini_batch.cut_gradients({gradient}, 1).items[0].tensor;
+  const at::Tensor first = mini_batch.slice_gradients({gradient}, 0).items[0].tensor;
+  const at::Tensor second = mini_batch.slice_gradients({gradient}, 1).items[0].tensor;
   EXPECT_THAT(first, EqualsBitwise(gradient.narrow(0, 0, 1)));
   EXPECT_FALSE(first.is_alias_of(second));
   EXPECT_FALSE(first.is_alias_of(gradient));

@@ -18,7 +18,7 @@ std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips) {
 }
 
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
-               const std::vector<size_t>& ties) {
+               const std::vector<size_t>& tied) {
   Ports ports;
   ports.inputs.push_back({std::nullopt, stage - 1});
   for (const RouteId id : routes.incoming(stage)) {
@@ -27,7 +27,7 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
     if (*number < skips.size()) {
       ports.inputs.push_back({skips[*number].key, routes[id].source_stage});
     } else {
-      ports.ties_in.push_back(ties.at(*number - skips.size()));
+      ports.tied_in.push_back(tied.at(*number - skips.size()));
     }
   }
   ports.outputs.push_back({std::nullopt, stage + 1});
@@ -36,7 +36,7 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
     const auto number = routes.skip(id);
     if (!number) continue;
     if (*number >= skips.size()) {
-      ports.ties_out.push_back(ties.at(*number - skips.size()));
+      ports.tied_out.push_back(tied.at(*number - skips.size()));
     } else {
       uses.emplace_back(skips[*number].target_layer, ports.outputs.size());
       ports.outputs.push_back({skips[*number].key, routes[id].target_stage});

@@ -14,7 +14,7 @@ namespace gpipe::internal {
 
 // A stage receives and sends one packet for each port, in this order: the activation (for the first
 // stage the model's input, for the last its output), then the skips in the order of their routes,
-// then the ties. A value type.
+// then the tied parameters. A value type.
 struct Ports {
   struct Port {
     std::optional<skip::Key> skip;  // none: the activation
@@ -23,11 +23,11 @@ struct Ports {
   };
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  // After the inputs and outputs come the ties with other processes or devices, by number. Their
-  // packets are empty on the way forward. On the way back they have the terms of a parameter's
-  // gradient from all later stages.
-  std::vector<size_t> ties_in;
-  std::vector<size_t> ties_out;
+  // After the inputs and outputs come the parameters tied to other processes or devices, by number.
+  // Their packets are empty on the way forward. On the way back they have the terms of a
+  // parameter's gradient from all later stages.
+  std::vector<size_t> tied_in;
+  std::vector<size_t> tied_out;
   // The outputs' numbers in the order in which their gradients are added up. The plain model adds
   // up the gradients of a tensor with several uses in this order, from the last use to the first.
   std::vector<size_t> gradient_order;
@@ -38,9 +38,9 @@ struct Ports {
 std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
 
 // The ports of a stage. The routes must have been created with `skips`, in this order, followed by
-// an edge for each of `ties`. `ties`: [edge] the number of the tie.
+// an edge for each of `tied`. `tied`: [edge] the number of the tied parameter.
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
-               const std::vector<size_t>& ties = {});
+               const std::vector<size_t>& tied = {});
 
 }  // namespace gpipe::internal
 

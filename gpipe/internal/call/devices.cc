@@ -56,7 +56,7 @@ std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device>
 }
 
 std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::Device> given,
-                                            const Residence& residence) {
+                                            const StageMap& stage_map) {
   if (given.empty()) given = {c10::Device(c10::kCPU)};
   if (given.size() == 1) given.resize(partitions, given.front());
   TORCH_CHECK_INDEX(given.size() >= partitions, "the balance has ", partitions,
@@ -65,7 +65,7 @@ std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::
                     "partition");
   std::vector<c10::Device> here;
   for (size_t j = 0; j < partitions; ++j) {
-    if (residence.has_stage(static_cast<int64_t>(j))) here.push_back(given[j]);
+    if (stage_map.has_stage(static_cast<int64_t>(j))) here.push_back(given[j]);
   }
   here = devices_for(here.size(), here);
   for (const c10::Device& device : here) {

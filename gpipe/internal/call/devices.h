@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 
 namespace gpipe::internal {
 
@@ -24,7 +24,7 @@ std::vector<c10::Device> devices_for(size_t partitions, std::vector<c10::Device>
 // the devices of partitions elsewhere are ignored. Also throws c10::ValueError if the partitions
 // here have several devices, or are on meta.
 std::vector<c10::Device> devices_of_process(size_t partitions, std::vector<c10::Device> given,
-                                            const Residence& residence);
+                                            const StageMap& stage_map);
 
 }  // namespace gpipe::internal
 

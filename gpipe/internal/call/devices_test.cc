@@ -41,34 +41,34 @@ TEST(DevicesForTest, RefusesTooFewAndThoseThatAreNotThere) {
 }
 
 // Stages 0 and 2 are in process 0, stage 1 in process 1.
-Residence residence(int64_t rank) { return {Placement::one_each(3).processes({0, 1, 0}), rank, 2}; }
+StageMap stage_map(int64_t rank) { return {Placement::one_each(3).processes({0, 1, 0}), rank, 2}; }
 
 TEST(DevicesOfProcess, TheOneThatIsGivenIsForAllPartitions) {
-  EXPECT_THAT(devices_of_process(3, {}, residence(0)), ElementsAre(kHost, kHost, kHost));
-  EXPECT_THAT(devices_of_process(3, {c10::Device(c10::kCPU, 0)}, residence(1)),
+  EXPECT_THAT(devices_of_process(3, {}, stage_map(0)), ElementsAre(kHost, kHost, kHost));
+  EXPECT_THAT(devices_of_process(3, {c10::Device(c10::kCPU, 0)}, stage_map(1)),
               ElementsAre(kHost, kHost, kHost));
 }
 
 TEST(DevicesOfProcess, ThoseOfOtherProcessesAreNotLookedAt) {
   const c10::Device elsewhere(c10::kXPU, 7);
-  EXPECT_THAT(devices_of_process(3, {kHost, elsewhere, kHost}, residence(0)),
+  EXPECT_THAT(devices_of_process(3, {kHost, elsewhere, kHost}, stage_map(0)),
               ElementsAre(kHost, kHost, kHost));
 }
 
 TEST(DevicesOfProcess, RefusesSeveralAndThoseThatAreNotThere) {
   EXPECT_THAT(([] {
-                devices_of_process(3, {kHost, kHost, c10::kMeta}, residence(0));
+                devices_of_process(3, {kHost, kHost, c10::kMeta}, stage_map(0));
               }),
               ThrowsMessage<c10::ValueError>(
                   AllOf(HasSubstr("on cpu and on meta"), HasSubstr("a process for each device"))));
-  EXPECT_THAT(([] { devices_of_process(3, {c10::kMeta}, residence(0)); }),
+  EXPECT_THAT(([] { devices_of_process(3, {c10::kMeta}, stage_map(0)); }),
               ThrowsMessage<c10::ValueError>(HasSubstr("cannot run on meta")));
   EXPECT_THAT(([] {
-                devices_of_process(3, {kHost, c10::Device(c10::kXPU, 1), kHost}, residence(1));
+                devices_of_process(3, {kHost, c10::Device(c10::kXPU, 1), kHost}, stage_map(1));
               }),
               ThrowsMessage<c10::ValueError>(HasSubstr("0 devices of type xpu")));
   EXPECT_THAT(([] {
-                devices_of_process(3, {kHost, kHost}, residence(0));
+                devices_of_process(3, {kHost, kHost}, stage_map(0));
               }),
               ThrowsMessage<c10::IndexError>(
                   AllOf(HasSubstr("3 partitions"), HasSubstr("2 devices"), HasSubstr("give one"))));

@@ -188,7 +188,7 @@ void check_arguments(const torch::nn::Sequential& module, const std::vector<int6
 }
 
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
-                   const std::vector<c10::Device>& devices, const Residence* residence) {
+                   const std::vector<c10::Device>& devices, const StageMap* stage_map) {
   const auto layers = module->named_children();
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, std::string>> owner;
   MemoryOwners memory;
@@ -209,11 +209,11 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
                           is_buffer ? ""
                                     : ", unless the later layer uses it without registering it, as "
                                       "a gpipe::TiedLayer (tied/tied_layer.h) does");
-        if (residence == nullptr) return;
-        const int64_t here = residence->process_of_stage(static_cast<int64_t>(j));
+        if (stage_map == nullptr) return;
+        const int64_t here = stage_map->process_of_stage(static_cast<int64_t>(j));
         if (fresh) memory.add(tensor, full, here);
         const int64_t there =
-            residence->process_of_stage(static_cast<int64_t>(entry->second.first));
+            stage_map->process_of_stage(static_cast<int64_t>(entry->second.first));
         // A parameter may be tied across processes, because each process has a copy of it.
         TORCH_CHECK_VALUE(here == there || !is_buffer, "the ", what, " '", entry->second.second,
                           "' of partition ", entry->second.first, " in process ", there,

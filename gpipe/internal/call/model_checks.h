@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {
@@ -38,10 +38,10 @@ void check_layers(const torch::nn::Sequential& module);
 void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
 // Refuses parameters and buffers that would have to be on two devices. With several processes
-// (`residence`; null: there is one), also refuses buffers that two of them would have, and
+// (`stage_map`; null: there is one), also refuses buffers that two of them would have, and
 // different tensors over the same memory. The balance must fit the model.
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
-                   const std::vector<c10::Device>& devices, const Residence* residence = nullptr);
+                   const std::vector<c10::Device>& devices, const StageMap* stage_map = nullptr);
 
 }  // namespace gpipe::internal
 

@@ -223,7 +223,7 @@ TEST(CheckSharing, RefusesAParameterOnTwoDevicesAndNamesBothPlaces) {
   EXPECT_NO_THROW(check_sharing(model, {2, 1}, {c10::kCPU, c10::kCPU}));
   EXPECT_NO_THROW(check_sharing(model, {1, 2}, kTwoDevices)) << "within a partition";
   const std::vector<c10::Device> cpus(2, c10::kCPU);
-  const Residence two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
+  const StageMap two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
   EXPECT_NO_THROW(check_sharing(model, {2, 1}, cpus, &two_processes)) << "each has a copy";
   EXPECT_NO_THROW(check_sharing(model, {1, 2}, cpus, &two_processes)) << "within a process";
   EXPECT_THAT(refusal([&] {
@@ -240,7 +240,7 @@ TEST(CheckSharing, RefusesABufferOnTwoDevices) {
                 check_sharing(nn::Sequential(first, second), {1, 1}, kTwoDevices);
               }),
               AllOf(HasSubstr("the buffer '0.running_mean'"), HasSubstr("'1.mean'")));
-  const Residence two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
+  const StageMap two_processes(Placement::one_each(2), /*rank=*/0, /*size=*/2);
   EXPECT_THAT(refusal([&] {
                 check_sharing(nn::Sequential(first, second), {1, 1},
                               std::vector<c10::Device>(2, c10::kCPU), &two_processes);

@@ -94,7 +94,7 @@ bool CellGraph::Walk::repeat_forward(const Node& node, uint64_t next) {
   for (const DrawRecord& record : graph_->draws_) {
     // The draws of the function's forward come after its own node, and before the next node.
     if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
-    draws_.draws->repeat(draws_.step_seed, draws_.micro_batch, record);
+    random_.streams->repeat(random_.step_seed, random_.micro_batch, record);
     return true;
   }
   return false;
@@ -104,15 +104,15 @@ bool CellGraph::Walk::repeat_forward(const Node& node, uint64_t next) {
 // that no layer has registered accumulates in the first stage on its device.
 void CellGraph::Walk::enter_leaf(const at::Tensor& leaf) {
   std::optional<size_t> number;
-  if (draws_.model != nullptr) number = draws_.model->number_of(leaf);
+  if (random_.model != nullptr) number = random_.model->number_of(leaf);
   const uint64_t device = static_cast<uint64_t>(leaf.device().index() + 1) << 32;
-  draws_.draws->enter_leaf(draws_.step_seed, draws_.micro_batch,
-                           number ? uint64_t{*number} : ~(device + others_++));
+  random_.streams->enter_leaf(random_.step_seed, random_.micro_batch,
+                              number ? uint64_t{*number} : ~(device + others_++));
 }
 
 void CellGraph::Walk::enter(int64_t layer, uint64_t node) {
-  draws_.draws->enter_backward(draws_.step_seed, draws_.micro_batch, draws_.first_layer + layer,
-                               node);
+  random_.streams->enter_backward(random_.step_seed, random_.micro_batch,
+                                  random_.first_layer + layer, node);
 }
 
 void CellGraph::begin() {

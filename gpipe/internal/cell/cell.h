@@ -70,8 +70,8 @@ struct Roots {
 };
 
 // The random numbers that user code (hooks, custom functions) draws in a cell's backward.
-struct CellDraws {
-  RandomStreams* draws = nullptr;
+struct CellRandom {
+  RandomStreams* streams = nullptr;
   uint64_t step_seed = 0;
   int64_t micro_batch = 0;
   int64_t first_layer = 0;            // the index in the model of the stage's first layer
@@ -164,7 +164,7 @@ class CellGraph {
 // a walk has reached. Derived classes decide about leaves, and about graphs from outside.
 class CellGraph::Walk : public WalkVisitor {
  public:
-  explicit Walk(CellDraws draws) : draws_(draws) {}
+  explicit Walk(CellRandom random) : random_(random) {}
 
   void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
 
@@ -188,7 +188,7 @@ class CellGraph::Walk : public WalkVisitor {
   void enter_leaf(const at::Tensor& leaf);
   void enter(int64_t layer, uint64_t node);
 
-  const CellDraws draws_;
+  const CellRandom random_;
   const CellGraph* graph_ = nullptr;  // the graph whose backward runs, or ran last
   uint64_t others_ = 0;               // number of leaves so far that no layer has registered
 };

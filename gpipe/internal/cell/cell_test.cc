@@ -59,8 +59,8 @@ struct TestWalk final : CellGraph::Walk {
 
 // Runs the backward of a graph, and holds the objects that it needs.
 struct Backward {
-  RandomStreams draws;
-  TestWalk walk{CellDraws{&draws, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3}};
+  RandomStreams streams;
+  TestWalk walk{CellRandom{&streams, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3}};
   Roots roots;
   int64_t layer = 100;
   Packet target_gradients;
@@ -509,11 +509,11 @@ std::pair<at::Tensor, at::Tensor> draw(const LayerFn& layer,
   CellGraph graph;
   at::Tensor output;
   {
-    RandomStreamsScope scope(&backward.draws, &graph.draws());
-    backward.draws.enter(/*step_seed=*/7, /*micro_batch=*/2, /*layer=*/3);
+    RandomStreamsScope scope(&backward.streams, &graph.draws());
+    backward.streams.enter(/*step_seed=*/7, /*micro_batch=*/2, /*layer=*/3);
     output = run_layers(graph, input_of(graph, torch::ones({6})), {layer}).detach();
   }
-  RandomStreamsScope scope(&backward.draws, nullptr);
+  RandomStreamsScope scope(&backward.streams, nullptr);
   at::Tensor input;
   for (BackwardPart part : parts) {
     std::vector<Packet> inputs = backward(graph, {torch::ones({6})}, part);

@@ -21,7 +21,7 @@
 namespace gpipe::internal {
 
 class ForeignNodes;
-class ForeignTensors;
+class RemoteTensors;
 class LateChecks;
 class StageOffloads;
 class TrackedStatistics;
@@ -86,7 +86,7 @@ struct RunContext {
   bool keep_graph = false;                           // the backward may run once more
   bool check_finite = false;                         // as in StepOptions
   UnregisteredLeaf* unregistered = nullptr;          // null: not recorded
-  const ForeignTensors* foreign_tensors = nullptr;   // null: uses of them are not watched
+  const RemoteTensors* remote_tensors = nullptr;     // null: uses of them are not watched
   RequestedGradients* requested = nullptr;           // null: gradients go to the leaves' .grad
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: not observed
   // [stage] The memory of cells on its way to the host and back; null: the schedule has no

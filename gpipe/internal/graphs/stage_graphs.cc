@@ -217,10 +217,10 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
 LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>& inputs,
                                       bool keep_inputs, const Layers& layers, int64_t& draws) {
   const auto attempt = [&] {
-    const int64_t before = layers.draws.draws();
+    const int64_t before = layers.random_streams.draws();
     LayersResult result = layers.run(inputs, keep_inputs);
     if (run.plan.record) layers.add_outputs(result);
-    draws = layers.draws.draws() - before;
+    draws = layers.random_streams.draws() - before;
     return result;
   };
   // A stage without graphs calls this function for each cell, a stage with graphs only at first.
@@ -228,7 +228,7 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
   std::vector<Packet> kept;
   if (!keep_inputs) kept = inputs;
   const std::vector<int64_t> before = versions_of(tensors_);
-  const int64_t given = layers.draws.given_draws();
+  const int64_t given = layers.random_streams.given_draws();
   // Repeating is allowed only if it starts from the same values. Updates of statistics that wait in
   // a log would be in the log twice.
   const auto may_repeat = [&] {
@@ -242,7 +242,7 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
         if (item.is_changed()) return false;
       }
     }
-    return versions_of(tensors_) == before && layers.draws.given_draws() == given;
+    return versions_of(tensors_) == before && layers.random_streams.given_draws() == given;
   };
   return despite_recordings(
       *graphs_,
@@ -317,11 +317,11 @@ void StageGraphs::replay_forward(const RunContext& run, int64_t micro_batch,
       if (slot.fill[k][n].defined()) fill_memory(slot.fill[k][n], inputs[k].items[n].tensor);
     }
   }
-  for (size_t d = 0; d < slot.draws.draws.size(); ++d) {
-    at::Generator& generator = slot.draws.generators[d];
+  for (size_t d = 0; d < slot.recorder.draws.size(); ++d) {
+    at::Generator& generator = slot.recorder.generators[d];
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_current_seed(RandomStreams::seed_of_draw(
-        run.plan.step_seed, run.plan.number_of(micro_batch), slot.draws.draws[d]));
+        run.plan.step_seed, run.plan.number_of(micro_batch), slot.recorder.draws[d]));
   }
   try {
     slot.forward->replay();

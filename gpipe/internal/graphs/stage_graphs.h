@@ -39,7 +39,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   // How Stage runs its layers.
   struct Layers {
     size_t count;
-    RandomStreams& draws;
+    RandomStreams& random_streams;
     // Calls of `run` consume the inputs unless `keep_inputs` (see Stage).
     std::function<LayersResult(std::vector<Packet>& inputs, bool keep_inputs)> run;
     std::function<void(LayersResult& result)> add_outputs;  // to the result's graph

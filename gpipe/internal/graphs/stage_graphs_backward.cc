@@ -32,7 +32,7 @@ class LeavesApart final : public CellGraph::Walk {
  public:
   // `leaves`: edges to all accumulators that the backward reaches.
   explicit LeavesApart(const edge_list& leaves)
-      : Walk(CellDraws()), sums(leaves.size()), leaves_(leaves) {}
+      : Walk(CellRandom()), sums(leaves.size()), leaves_(leaves) {}
 
   at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& /*leaf*/) override {
     const auto place = std::find_if(leaves_.begin(), leaves_.end(),

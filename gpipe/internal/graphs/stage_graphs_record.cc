@@ -34,15 +34,15 @@ using torch::autograd::Edge;
 // While a RecordDrawsScope lives, draws take the recorder's generators.
 class RecordDrawsScope {
  public:
-  RecordDrawsScope(RandomStreams& draws, DrawRecorder& recorder) : draws_(draws) {
-    draws_.record(&recorder);
+  RecordDrawsScope(RandomStreams& streams, DrawRecorder& recorder) : streams_(streams) {
+    streams_.record(&recorder);
   }
-  ~RecordDrawsScope() { draws_.record(nullptr); }
+  ~RecordDrawsScope() { streams_.record(nullptr); }
   RecordDrawsScope(const RecordDrawsScope&) = delete;
   RecordDrawsScope& operator=(const RecordDrawsScope&) = delete;
 
  private:
-  RandomStreams& draws_;
+  RandomStreams& streams_;
 };
 
 }  // namespace
@@ -129,16 +129,16 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   std::vector<at::Tensor> of_stage = tensors_;
   slot->make_inputs(inputs, of_stage);
   for (int64_t k = 0; k < entry.draws; ++k) {
-    slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
+    slot->recorder.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
   }
   // The outputs of a checkpointed forward are copied at once, and nothing else in its memory is
   // needed. So it shares the scratch pool.
   slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
-  slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
+  slot->forward = graphs_->make_graph(device_, slot->pool, slot->recorder.generators);
   const std::vector<int64_t> before = versions_of(tensors_);
   record_graph(*slot->forward, side_stream(), [&] {
     const CaptureWatch watch(device_, of_stage);
-    const RecordDrawsScope draws(layers.draws, slot->draws);
+    const RecordDrawsScope draws(layers.random_streams, slot->recorder);
     std::vector<Packet> packets = slot->inputs;
     try {
       slot->recorded = layers.run(packets, /*keep_inputs=*/false);

@@ -81,7 +81,7 @@ struct StageGraphs::Slot {
   std::vector<Packet> inputs;  // where the forward takes its inputs; a tensor that comes twice
                                // is one tensor
   std::vector<std::vector<at::Tensor>> fill;  // aliases of the inputs; undefined: nothing to copy
-  DrawRecorder draws;
+  DrawRecorder recorder;
   std::shared_ptr<GraphPool> pool;
   std::unique_ptr<DeviceGraph> forward;
   LayersResult recorded;  // autograd's graph of the forward, with what it has saved

@@ -49,15 +49,15 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions,
       }
     }
   }
-  for (const Tied& tie : tied_) {
-    const std::optional<size_t> number = number_of(tie.parameter);
+  for (const Tied& tied : tied_) {
+    const std::optional<size_t> number = number_of(tied.parameter);
     if (!number) continue;  // its layer has another parameter by now
-    for (const at::Tensor& copy : tie.copies) {
+    for (const at::Tensor& copy : tied.copies) {
       numbers_[copy.unsafeGetTensorImpl()] = *number;
       own(storage_of(copy), /*is_parameter=*/true);
     }
     auto& stages = parameters_[*number].stages;
-    for (const int64_t stage : tie.stages) {
+    for (const int64_t stage : tied.stages) {
       if (std::find(stages.begin(), stages.end(), stage) != stages.end()) continue;
       stages.push_back(stage);
       of_stage_[static_cast<size_t>(stage)].push_back(*number);
@@ -78,9 +78,9 @@ std::optional<size_t> ModelState::number_of(const at::Tensor& tensor) const {
 }
 
 const at::Tensor& ModelState::used_on(c10::Device device, const at::Tensor& parameter) const {
-  for (const Tied& tie : tied_) {
-    if (!tie.parameter.is_same(parameter)) continue;
-    for (const at::Tensor& copy : tie.copies) {
+  for (const Tied& tied : tied_) {
+    if (!tied.parameter.is_same(parameter)) continue;
+    for (const at::Tensor& copy : tied.copies) {
       if (copy.device() == device) return copy;
     }
   }

@@ -25,7 +25,7 @@ namespace {
 // The layer number while leaves accumulate: leaves may belong to several layers, or to none.
 constexpr int64_t kLeaves = -2;
 
-thread_local RandomStreams* current_draws = nullptr;
+thread_local RandomStreams* current_streams = nullptr;
 
 // SplitMix64's finalizer (Steele, Lea, Flood 2014): neighboring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {
@@ -77,7 +77,7 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
   std::unique_lock<std::mutex> of_given(given_generators_mutex(), std::defer_lock);
-  if (RandomStreams* draws = RandomStreams::current()) {
+  if (RandomStreams* streams = RandomStreams::current()) {
     const std::vector<c10::Argument>& schema = op.schema().arguments();
     const size_t base = stack->size() - schema.size();
     for (size_t i = 0; i < schema.size(); ++i) {
@@ -87,12 +87,12 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         // The mutex is locked until the operator has drawn, because a stage that uses the same
         // generator must not draw in between.
         if (!of_given.owns_lock()) of_given.lock();
-        value = c10::IValue(draws->given(value.toGenerator()));
+        value = c10::IValue(streams->given(value.toGenerator()));
         continue;
       }
       const c10::Device device =
           device_of(schema, c10::ArrayRef<c10::IValue>(stack->data() + base, schema.size()));
-      if (has_generators(device)) value = c10::IValue(draws->generator(device));
+      if (has_generators(device)) value = c10::IValue(streams->generator(device));
     }
   }
   op.redispatchBoxed(after_interception(keys), stack);
@@ -102,8 +102,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, const at::Tensor& input,
                                                   double p, std::optional<bool> train) {
   InterceptionPause pause;
-  RandomStreams* draws = RandomStreams::current();
-  if (draws == nullptr || !train.value_or(true) || p <= 0 || p >= 1 ||
+  RandomStreams* streams = RandomStreams::current();
+  if (streams == nullptr || !train.value_or(true) || p <= 0 || p >= 1 ||
       !has_generators(input.device())) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("aten::native_dropout", "")
@@ -112,7 +112,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(c10::DispatchKeySet keys, cons
     return op.redispatch(after_interception(keys), input, p, train);
   }
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool).requires_grad(false));
-  mask.bernoulli_(1 - p, draws->generator(input.device()));
+  mask.bernoulli_(1 - p, streams->generator(input.device()));
   return {input.mul(mask).mul(1 / (1 - p)), mask};
 }
 
@@ -159,13 +159,13 @@ class DefaultGeneratorScope {
 void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   InterceptionPause pause;
-  RandomStreams* const draws = RandomStreams::current();
+  RandomStreams* const streams = RandomStreams::current();
   const c10::IValue* const p = find_argument(op, *stack, "dropout_p");
   std::optional<DefaultGeneratorScope> scope;
-  if (draws != nullptr && p->toDouble() > 0) {
+  if (streams != nullptr && p->toDouble() > 0) {
     const c10::Device device = device_of(op.schema().arguments(), arguments_of(op, *stack));
-    draws->check_not_recording("a device's default generator");
-    if (has_generators(device)) scope.emplace(draws->generator(device));
+    streams->check_not_recording("a device's default generator");
+    if (has_generators(device)) scope.emplace(streams->generator(device));
   }
   op.redispatchBoxed(after_interception(keys), stack);
 }
@@ -177,8 +177,8 @@ void without_repetition(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                         torch::jit::Stack* stack) {
   const bool drops = find_argument(op, *stack, "train")->toBool() &&
                      find_argument(op, *stack, "dropout")->toDouble() > 0;
-  const RandomStreams* const draws = RandomStreams::current();
-  if (drops && draws != nullptr) draws->check_not_recording("a state of the operator's own");
+  const RandomStreams* const streams = RandomStreams::current();
+  if (drops && streams != nullptr) streams->check_not_recording("a state of the operator's own");
   TORCH_CHECK(!(drops && checkpoint_phase() == CheckpointPhase::kCheckpointing),
               op.operator_name().name,
               " draws its dropout from a state of its own, so the recompute of a checkpointed "
@@ -312,27 +312,27 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
 }
 
 RandomStreams* RandomStreams::current() {
-  if (current_draws != nullptr) return current_draws;
+  if (current_streams != nullptr) return current_streams;
   return SeenByAutogradScope<RandomStreamsScope::autograd_info, RandomStreams>::current();
 }
 
-RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log,
+RandomStreamsScope::RandomStreamsScope(RandomStreams* streams, std::vector<DrawRecord>* log,
                                        GivenGenerators* given, bool on_autograd_threads)
-    : draws_(draws),
-      former_(current_draws),
-      former_log_(draws->log_),
-      former_given_(draws->given_) {
+    : streams_(streams),
+      former_(current_streams),
+      former_log_(streams->log_),
+      former_given_(streams->given_) {
   intercept();
-  draws_->log_ = log;
-  draws_->given_ = given;
-  current_draws = draws;
-  if (on_autograd_threads) for_autograd_.emplace(&current_draws);
+  streams_->log_ = log;
+  streams_->given_ = given;
+  current_streams = streams;
+  if (on_autograd_threads) for_autograd_.emplace(&current_streams);
 }
 
 RandomStreamsScope::~RandomStreamsScope() {
-  current_draws = former_;
-  draws_->log_ = former_log_;
-  draws_->given_ = former_given_;
+  current_streams = former_;
+  streams_->log_ = former_log_;
+  streams_->given_ = former_given_;
 }
 
 uint64_t draw_step_seed() {

@@ -125,14 +125,14 @@ class RandomStreams {
   std::vector<Entry> entries_;
 };
 
-// Makes `draws` current on this thread (under an InterceptionScope), and restores the previous one
-// on exit. Draws under no_grad, like those in a custom function's forward, are recorded in `log`
-// unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and used
-// while is_recomputing(). `on_autograd_threads`: autograd's own threads that run a node on this
-// thread's behalf, as for nodes on accelerators, draw from what is current here, too.
+// Makes `streams` current on this thread (under an InterceptionScope), and restores the previous
+// one on exit. Draws under no_grad, like those in a custom function's forward, are recorded in
+// `log` unless it is null. `given`, of a checkpointed cell, is filled while is_checkpointing() and
+// used while is_recomputing(). `on_autograd_threads`: autograd's own threads that run a node on
+// this thread's behalf, as for nodes on accelerators, draw from what is current here, too.
 class RandomStreamsScope {
  public:
-  explicit RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log = nullptr,
+  explicit RandomStreamsScope(RandomStreams* streams, std::vector<DrawRecord>* log = nullptr,
                               GivenGenerators* given = nullptr, bool on_autograd_threads = false);
   ~RandomStreamsScope();
   RandomStreamsScope(const RandomStreamsScope&) = delete;
@@ -142,7 +142,7 @@ class RandomStreamsScope {
   friend class RandomStreams;
   static c10::DebugInfoKind autograd_info() { return c10::DebugInfoKind::TEST_INFO_2; }
 
-  RandomStreams* draws_;
+  RandomStreams* streams_;
   RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
   GivenGenerators* former_given_;

@@ -68,11 +68,11 @@ std::string zero_grads_text(const std::vector<CallTerms>& terms) {
   return "";
 }
 
-std::string changed_ties(const std::vector<CallTerms>& terms) {
-  std::string changed = terms.front().changed_ties;
+std::string changed_tied_parameters(const std::vector<CallTerms>& terms) {
+  std::string changed = terms.front().changed_tied_parameters;
   for (const CallTerms& others : terms) {
-    for (size_t tie = 0; tie < changed.size(); ++tie) {
-      if (others.changed_ties.at(tie) == '1') changed[tie] = '1';
+    for (size_t parameter = 0; parameter < changed.size(); ++parameter) {
+      if (others.changed_tied_parameters.at(parameter) == '1') changed[parameter] = '1';
     }
   }
   return changed;

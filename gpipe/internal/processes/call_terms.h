@@ -26,15 +26,15 @@ struct CallTerms {
   uint64_t seed = 0;
   // How often the pipeline's zero_grad() was called in this process: once for each intended step.
   int64_t zero_grads = 0;
-  // The result of TieCopies::changed() in this process.
-  std::string changed_ties = {};
-  // The result of TieCopies::trained() in this process.
-  std::string trained_ties = {};
+  // The result of TiedOverProcesses::changed() in this process.
+  std::string changed_tied_parameters = {};
+  // The result of TiedOverProcesses::trained() in this process.
+  std::string trained_tied_parameters = {};
 };
 // For bytes.h.
 inline auto fields(CallTerms& terms) {
-  return std::tie(terms.same, terms.rows, terms.seed, terms.zero_grads, terms.changed_ties,
-                  terms.trained_ties);
+  return std::tie(terms.same, terms.rows, terms.seed, terms.zero_grads,
+                  terms.changed_tied_parameters, terms.trained_tied_parameters);
 }
 
 // The first difference, as a message that names two ranks and the values of both; nullopt if all
@@ -46,8 +46,9 @@ std::optional<std::string> difference(const std::vector<CallTerms>& terms);
 // because one has missed a call. Empty if all have called it equally often.
 std::string zero_grads_text(const std::vector<CallTerms>& terms);
 
-// Combines CallTerms::changed_ties of all processes: [tie] is '1' if any process has '1'.
-std::string changed_ties(const std::vector<CallTerms>& terms);
+// Combines CallTerms::changed_tied_parameters of all processes: [parameter] is '1' if any process
+// has '1'.
+std::string changed_tied_parameters(const std::vector<CallTerms>& terms);
 
 // How many rows the mini-batch has, over all replicas of `world`: the sum of the rows that process
 // `first` of each replica, which has the first stage, was given. Throws std::invalid_argument if

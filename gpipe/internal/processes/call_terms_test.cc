@@ -28,15 +28,15 @@ TEST(CallTerms, ArriveAsTheyWereSent) {
   CallTerms before = terms(-1, {{"the call", "step"}, {"an empty one", ""}});
   before.seed = std::numeric_limits<uint64_t>::max();
   before.zero_grads = 7;
-  before.changed_ties = "101";
-  before.trained_ties = "-10";
+  before.changed_tied_parameters = "101";
+  before.trained_tied_parameters = "-10";
   const auto after = from_bytes<CallTerms>(to_bytes(before));
   EXPECT_EQ(after.same, before.same);
   EXPECT_EQ(after.rows, -1);
   EXPECT_EQ(after.seed, before.seed);
   EXPECT_EQ(after.zero_grads, 7);
-  EXPECT_EQ(after.changed_ties, before.changed_ties);
-  EXPECT_EQ(after.trained_ties, before.trained_ties);
+  EXPECT_EQ(after.changed_tied_parameters, before.changed_tied_parameters);
+  EXPECT_EQ(after.trained_tied_parameters, before.trained_tied_parameters);
 }
 
 TEST(CallTerms, SayWhereZeroGradWasCalledAnotherNumberOfTimes) {

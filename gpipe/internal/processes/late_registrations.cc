@@ -120,13 +120,13 @@ void put(torch::nn::Module& layer, const Registration& one, const at::Tensor& te
 }  // namespace
 
 LateRegistrations::LateRegistrations(const std::vector<std::vector<Layer>>& partitions,
-                                     const Residence& residence, const World& world)
+                                     const StageMap& stage_map, const World& world)
     : processes_each_(world.processes_each()), has_replicas_(world.replicas() > 1) {
   if (world.processes() == nullptr) return;
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     for (const Layer& layer : partitions[stage]) {
       const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
-      layers_.push_back({layer.name, module, residence.has_stage(static_cast<int64_t>(stage)),
+      layers_.push_back({layer.name, module, stage_map.has_stage(static_cast<int64_t>(stage)),
                          labels_of(*module)});
     }
   }

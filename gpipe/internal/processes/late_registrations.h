@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "gpipe/internal/model/layer.h"
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 #include "gpipe/world.h"
 
 namespace gpipe::internal {
@@ -25,7 +25,7 @@ namespace gpipe::internal {
 class LateRegistrations {
  public:
   // The layers must be the same in all processes. In a single process nothing is recorded.
-  LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const Residence& residence,
+  LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const StageMap& stage_map,
                     const World& world);
 
   // The tensors of this process's layers that other processes do not know. Empty if there are none.

@@ -42,7 +42,7 @@ struct Side {
   explicit Side(int64_t rank, int64_t replicas = 1)
       : late(partitions_of(model(),
                            replicas == 1 ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{2}),
-             Residence(Placement::one_each(2 / replicas), rank % (2 / replicas), 2 / replicas),
+             StageMap(Placement::one_each(2 / replicas), rank % (2 / replicas), 2 / replicas),
              World(std::make_shared<testing::ProcessesOfTwo>(rank), rank, 2)
                  .grid(replicas, 2 / replicas)) {}
 

@@ -13,9 +13,9 @@
 #include "gpipe/internal/backward/tree_sum.h"
 #include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
 #include "gpipe/internal/replicas/shards.h"
+#include "gpipe/internal/replicas/signatures.h"
 
 namespace gpipe::internal {
 namespace {
@@ -189,9 +189,9 @@ std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>
 bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
-  // The forms may differ, because a layer may have registered a parameter in its first forward,
-  // which not all replicas run.
-  if (!have_same_form(world, parameters)) return false;
+  // The signatures may differ, because a layer may have registered a parameter in its first
+  // forward, which not all replicas run.
+  if (!have_same_signature(world, parameters)) return false;
   Exchange exchange(world, parameters, owners_of_sums(world, parameters), sums);
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;

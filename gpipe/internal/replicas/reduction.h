@@ -24,7 +24,7 @@ namespace gpipe::internal {
 // process of all replicas. Processes of other stages may still compute.
 //
 // Returns false, and changes nothing, if the replicas have different parameters, or have frozen
-// different ones. agree_on_forms() then reports that to all processes.
+// different ones. agree_on_signatures() then reports that to all processes.
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 
@@ -33,8 +33,8 @@ namespace gpipe::internal {
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
 
 // Gives the owners' values of these parameters to all replicas. Parameters owned by kNobody are
-// skipped. Called within in_call(), by processes that agree on the parameters (check_forms) and the
-// owners.
+// skipped. Called within in_call(), by processes that agree on the parameters (check_signatures)
+// and the owners.
 void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                          const std::vector<int64_t>& owners);
 

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/packing.h"
+#include "gpipe/internal/replicas/signatures.h"
 #include "gpipe/internal/tensors/brought_to.h"
 
 namespace gpipe::internal {
@@ -49,18 +49,18 @@ void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& 
     int64_t moments = 0;
   };
   std::vector<Sizes> sizes;  // [rank]
-  std::vector<std::string> forms;
+  std::vector<std::string> signatures;
   for (const std::string& text :
        exchange_long(*world.processes(), "the sizes of the norms' statistics",
                      std::to_string(own.numbers.size()) + " " +
-                         std::to_string(own.moments.numel()) + " " + form_of(buffers),
+                         std::to_string(own.moments.numel()) + " " + signature_of(buffers),
                      /*is_patient=*/true)) {
     std::istringstream words(text);
     Sizes& of_rank = sizes.emplace_back();
     words >> of_rank.numbers >> of_rank.moments >> std::ws;
-    std::getline(words, forms.emplace_back());
+    std::getline(words, signatures.emplace_back());
   }
-  check_forms(world, "the buffers", forms);
+  check_signatures(world, "the buffers", signatures);
   std::vector<Parcel> sends;
   std::vector<Parcel> receives;
   if (!own.numbers.empty()) {

@@ -11,8 +11,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/libtorch/versions.h"
-#include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
+#include "gpipe/internal/replicas/signatures.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -81,7 +81,7 @@ void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
 void GroupGradients::accumulate() {
   const c10::NoGradGuard no_grad;
   if (world_.replicas() > 1) {
-    agree_on_forms(world_, "the parameters", parameters_);
+    agree_on_signatures(world_, "the parameters", parameters_);
     TORCH_INTERNAL_ASSERT(are_summed_);
   }
   for (Leaf& leaf : std::exchange(leaves_, {})) {

@@ -12,7 +12,7 @@ namespace gpipe::internal {
 
 std::unique_ptr<Pass> make_pass(const Pipeline& pipeline, PassTerms terms) {
   auto pass =
-      std::make_unique<Pass>(pipeline.stages(), std::move(terms.mini_batch), &pipeline.residence());
+      std::make_unique<Pass>(pipeline.stages(), std::move(terms.mini_batch), &pipeline.stage_map());
   pass->plan.step_seed = terms.step_seed;
   pass->plan.record = terms.record;
   pass->plan.checkpoints = std::move(terms.checkpoints);

@@ -90,11 +90,11 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
                         bool check_finite) {
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
-  device_ties_.refresh(transfers_);
+  tied_over_devices_.refresh(transfers_);
   pass.plan.model = model_state();
   know_parameters(pass.plan.model);
   check_step(pass, schedule, check_finite, /*gradients=*/true);
-  TieCopies::note_gradients();
+  TiedOverProcesses::note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
     // GroupGradients needs only the processes of the same stages, which finish at about this time.
@@ -114,7 +114,7 @@ void Pipeline::commit_statistics(Pass& pass) {
   }
   std::vector<at::Tensor> buffers;
   for (const Stage& stage : stages_) {
-    if (!residence_.has_stage(stage.index())) continue;
+    if (!stage_map_.has_stage(stage.index())) continue;
     for (const Layer& layer : stage.layers()) {
       for (const at::Tensor& buffer : layer.module.ptr()->buffers()) buffers.push_back(buffer);
     }
@@ -211,7 +211,7 @@ struct Pipeline::Run {
     std::vector<Packet> gradients;
     // The gradients are cut here, so that cutting overlaps with the work of other stages.
     if (request != nullptr && j + 1 == pipeline.stages()) {
-      gradients.push_back(pass.mini_batch.cut_gradients(request->output_gradients, i));
+      gradients.push_back(pass.mini_batch.slice_gradients(request->output_gradients, i));
     }
     for (Packet& packet : received) gradients.push_back(std::move(packet));
     if (pipeline.ablation_.early_recomputes && j + 1 == pipeline.stages() &&
@@ -250,8 +250,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const std::vector<c10::Stream> of_caller = streams_of_caller();
   if (pass.streams.empty()) pass.streams = of_caller;
   for (size_t k = 0; k < of_caller.size(); ++k) follow(pass.streams[k], of_caller[k]);
-  device_ties_.begin_run(pass.streams);
-  const DeviceTies::Scope tied(device_ties_, partitions());
+  tied_over_devices_.begin_run(pass.streams);
+  const TiedOverDevices::Scope tied(tied_over_devices_, partitions());
   const bool on_caller = pool_->is_inline();
   ForeignNodes foreign;
   RunContext context{pass.plan,
@@ -266,9 +266,9 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   context.on_caller = on_caller;
   context.check_finite = check_finite;
   if (half == Half::kBoth) begin_offloads(schedule, context);
-  bool& may_use_foreign = may_use_foreign_[pass.plan.record ? 1 : 0];
-  const bool watches = may_use_foreign && !foreign_tensors_.empty() && !devices_.front().is_meta();
-  context.foreign_tensors = watches ? &foreign_tensors_ : nullptr;
+  bool& may_use_remote = may_use_remote_[pass.plan.record ? 1 : 0];
+  const bool watches = may_use_remote && !remote_tensors_.empty() && !devices_.front().is_meta();
+  context.remote_tensors = watches ? &remote_tensors_ : nullptr;
   unregistered_leaf_.begin_run();
   context.unregistered = &unregistered_leaf_;
   if (request != nullptr) {
@@ -276,7 +276,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     context.requested = request->requested ? &*request->requested : nullptr;
   }
   ExecuteOptions options;
-  if (world_.processes() != nullptr) options.placement = residence_.workers();
+  if (world_.processes() != nullptr) options.placement = stage_map_.workers();
   std::vector<RecomputeTime> recomputes;
   Observer complete;
   std::atomic<int64_t> observer_threw_in{-1};
@@ -298,7 +298,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     const std::string layer = stages_[stage].current_layer();
     return layer == "stage " + std::to_string(stage) ? "" : layer;  // "": none of its layers
   };
-  RunTransport transport(compiled, world_, residence_, devices_, transfers_, what_runs);
+  RunTransport transport(compiled, world_, stage_map_, devices_, transfers_, what_runs);
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, transport.get(), Run{*this, pass, request, context}, options);
   last_run_ = std::chrono::steady_clock::now() - begin;
@@ -308,7 +308,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     }
   }
   const std::exception_ptr error = end_run(pass, half, request, of_caller, transport, failure);
-  may_use_foreign = error != nullptr;
+  may_use_remote = error != nullptr;
   pass.failed = error != nullptr;
   if (error) std::rethrow_exception(error);
 }
@@ -316,7 +316,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
 void Pipeline::begin_stages(TrackedStatistics& tracked) {
   statistics_use_.forget_freed();
   for (Stage& stage : stages_) {
-    if (!residence_.has_stage(stage.index())) continue;
+    if (!stage_map_.has_stage(stage.index())) continue;
     for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
     stage.begin_run();
   }
@@ -327,7 +327,7 @@ void Pipeline::begin_offloads(const Schedule& schedule, RunContext& context) {
   if (offloads_ == nullptr) {
     offloads_ = std::make_shared<Offloads>(stages());
     for (int64_t j = 0; j < stages(); ++j) {
-      if (!residence_.has_stage(j) || devices_[j].is_cpu()) continue;
+      if (!stage_map_.has_stage(j) || devices_[j].is_cpu()) continue;
       (*offloads_)[j] = std::make_unique<StageOffloads>(devices_[j]);
     }
   }
@@ -363,8 +363,8 @@ std::exception_ptr Pipeline::end_run(Pass& pass, Half half, const BackwardReques
     if (!error) error = std::current_exception();
   }
   try {
-    device_ties_.check_run(pass.plan.record);
-    ties_.check_run(pass.plan.record);
+    tied_over_devices_.check_run(pass.plan.record);
+    tied_over_processes_.check_run(pass.plan.record);
   } catch (...) {  // a tied parameter's gradient or change is lost; an earlier error says more
     if (!error) error = std::current_exception();
   }

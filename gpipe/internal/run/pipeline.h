@@ -30,16 +30,16 @@
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/cell/unregistered_leaf.h"
-#include "gpipe/internal/model/foreign_tensors.h"
 #include "gpipe/internal/model/model_state.h"
+#include "gpipe/internal/model/remote_tensors.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/operators/statistics_use.h"
 #include "gpipe/internal/processes/late_registrations.h"
 #include "gpipe/internal/processes/local_parameters.h"
-#include "gpipe/internal/processes/residence.h"
-#include "gpipe/internal/processes/tie_copies.h"
-#include "gpipe/internal/run/device_ties.h"
+#include "gpipe/internal/processes/stage_map.h"
+#include "gpipe/internal/processes/tied_over_processes.h"
 #include "gpipe/internal/run/program_cache.h"
+#include "gpipe/internal/run/tied_over_devices.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -64,9 +64,9 @@ class StageOffloads;
 // backwards. It holds values. In a step it also refers to the call's loss function. Once it is
 // destroyed, the pipeline keeps nothing of the mini-batch.
 struct Pass {
-  // The pass has cells for the stages of this process; for all stages if `residence` is null.
-  Pass(int64_t stages, MiniBatch cut, const Residence* residence = nullptr)
-      : mini_batch(std::move(cut)),
+  // The pass has cells for the stages of this process; for all stages if `stage_map` is null.
+  Pass(int64_t stages, MiniBatch batch, const StageMap* stage_map = nullptr)
+      : mini_batch(std::move(batch)),
         cells(stages),
         outputs(micro_batches()),
         input_gradients(micro_batches()),
@@ -75,7 +75,7 @@ struct Pass {
         leaf_sums(micro_batches()),
         group_sums(stages) {
     for (int64_t stage = 0; stage < stages; ++stage) {
-      if (residence == nullptr || residence->has_stage(stage)) cells[stage].resize(micro_batches());
+      if (stage_map == nullptr || stage_map->has_stage(stage)) cells[stage].resize(micro_batches());
     }
   }
 
@@ -117,17 +117,17 @@ class Pipeline {
            const Ablation& ablation = {}, bool graphs = false, World world = World());
 
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
-  const Residence& residence() const { return residence_; }
-  bool has_first_stage() const { return residence_.has_stage(0); }
-  bool has_last_stage() const { return residence_.has_stage(stages() - 1); }
+  const StageMap& stage_map() const { return stage_map_; }
+  bool has_first_stage() const { return stage_map_.has_stage(0); }
+  bool has_last_stage() const { return stage_map_.has_stage(stages() - 1); }
   // The number of a process within its replica.
-  int64_t process_of_first_stage() const { return residence_.process_of_stage(0); }
-  int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
+  int64_t process_of_first_stage() const { return stage_map_.process_of_stage(0); }
+  int64_t process_of_last_stage() const { return stage_map_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
   // The parameters that stages of several processes share. Parameters that only devices of one
-  // process share are not here: see DeviceTies.
-  TieCopies& ties() { return ties_; }
+  // process share are not here: see TiedOverDevices.
+  TiedOverProcesses& tied_over_processes() { return tied_over_processes_; }
   // The lock that runs hold, and calls that must come between runs (BetweenRuns).
   RunLock& run_lock() const { return run_lock_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
@@ -211,7 +211,7 @@ class Pipeline {
   static void check_sums(const Pass& pass, Half half, const ProgramCache::Compiled& compiled);
   // Throws c10::ValueError if the schedule has offloads that are not possible here.
   void check_offloads(const Schedule& schedule) const;
-  DeviceTies::Partitions partitions() const;
+  TiedOverDevices::Partitions partitions() const;
 
   // Tells known_parameters_ which parameters are here now, because layers may have registered more.
   void know_parameters(const ModelState& model);
@@ -230,15 +230,16 @@ class Pipeline {
 
   const Placement placement_;
   const World world_;
-  const Residence residence_;
-  TieCopies ties_;
+  const StageMap stage_map_;
+  TiedOverProcesses tied_over_processes_;
   LateRegistrations late_registrations_;
   bool replicas_may_differ_ = false;
-  ForeignTensors foreign_tensors_;  // the tensors of all stages in other processes
-  // [records] Whether a run may use foreign tensors: true until a run has shown that it does not.
+  RemoteTensors remote_tensors_;  // the tensors of all stages in other processes
+  // [records] Whether a run may use remote tensors: true until a run has shown that it does not.
   // Guarded by run_lock_.
-  std::array<bool, 2> may_use_foreign_{true, true};
-  DeviceTies device_ties_;  // empty over processes: all stages of a process are on one device
+  std::array<bool, 2> may_use_remote_{true, true};
+  TiedOverDevices
+      tied_over_devices_;  // empty over processes: all stages of a process are on one device
   const Ablation ablation_;
   // The stages of all processes. Stages of other processes have layers without memory, and never
   // run.
@@ -255,8 +256,8 @@ class Pipeline {
   std::vector<uint64_t> worker_threads_;  // [thread of the pool] its id in autograd's nodes
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock& run_lock_;                               // the lock of device_ties_: one run at a time
-  ProgramCache programs_;                           // guarded by run_lock_
+  RunLock& run_lock_;      // the lock of tied_over_devices_: one run at a time
+  ProgramCache programs_;  // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // the last run's time; guarded by run_lock_
 
   std::optional<LocalParameters> known_parameters_;  // none if the pipeline is in one process

@@ -19,39 +19,42 @@ namespace gpipe::internal {
 namespace {
 
 Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
-                 const std::vector<Tie>& ties, const std::vector<TieEdge>& edges) {
+                 const std::vector<TiedParameter>& tied, const std::vector<TiedEdge>& edges) {
   std::vector<Route> routes;
   routes.reserve(skips.size());
   for (const skip::SkipEdge& edge : skips) {
     routes.push_back({edge.source_partition, edge.target_partition, edge.key.to_text()});
   }
-  for (const TieEdge& edge : edges) {
+  for (const TiedEdge& edge : edges) {
     routes.push_back({static_cast<int32_t>(edge.source_stage),
-                      static_cast<int32_t>(edge.target_stage), "tied " + ties[edge.tie].name});
+                      static_cast<int32_t>(edge.target_stage),
+                      "tied " + tied[edge.parameter].name});
   }
   return Routes::create(stages, std::move(routes));
 }
 
-// The ties between devices, or else the ties between processes. There are never both: with several
-// processes, all stages of a process are on one device.
-const std::vector<Tie>& ties_over(const TieCopies& processes, const DeviceTies& devices) {
-  return devices.ties().empty() ? processes.ties() : devices.ties();
+// The parameters tied over devices, or else those tied over processes. There are never both: with
+// several processes, all stages of a process are on one device.
+const std::vector<TiedParameter>& parameters_over(const TiedOverProcesses& processes,
+                                                  const TiedOverDevices& devices) {
+  return devices.parameters().empty() ? processes.parameters() : devices.parameters();
 }
-const std::vector<TieEdge>& edges_over(const TieCopies& processes, const DeviceTies& devices) {
-  return devices.ties().empty() ? processes.edges() : devices.edges();
+const std::vector<TiedEdge>& edges_over(const TiedOverProcesses& processes,
+                                        const TiedOverDevices& devices) {
+  return devices.parameters().empty() ? processes.edges() : devices.edges();
 }
 
-ForeignTensors foreign_tensors_of(const std::vector<std::vector<Layer>>& partitions,
-                                  const Residence& residence, int64_t process) {
-  ForeignTensors foreign(process);
+RemoteTensors remote_tensors_of(const std::vector<std::vector<Layer>>& partitions,
+                                const StageMap& stage_map, int64_t process) {
+  RemoteTensors remote(process);
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     const auto number = static_cast<int64_t>(stage);
-    if (residence.has_stage(number)) continue;
+    if (stage_map.has_stage(number)) continue;
     for (const Layer& layer : partitions[stage]) {
-      foreign.add(layer, residence.process_of_stage(number));
+      remote.add(layer, stage_map.process_of_stage(number));
     }
   }
-  return foreign;
+  return remote;
 }
 
 std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation& ablation) {
@@ -65,34 +68,37 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                    const Placement& placement, const Ablation& ablation, bool graphs, World world)
     : placement_(placement),
       world_(std::move(world)),
-      residence_(placement, world_.process(), world_.processes_each()),
-      ties_(ties_of(partitions, places_of(residence_, partitions.size())), residence_,
-            partitions.size(), world_, devices.front()),
-      late_registrations_(partitions, residence_, world_),
-      foreign_tensors_(foreign_tensors_of(partitions, residence_, world_.process())),
-      device_ties_(partitions, devices),
+      stage_map_(placement, world_.process(), world_.processes_each()),
+      tied_over_processes_(tied_parameters_of(partitions, places_of(stage_map_, partitions.size())),
+                           stage_map_, partitions.size(), world_, devices.front()),
+      late_registrations_(partitions, stage_map_, world_),
+      remote_tensors_(remote_tensors_of(partitions, stage_map_, world_.process())),
+      tied_over_devices_(partitions, devices),
       ablation_(ablation),
       devices_(std::move(devices)),
       transfers_(ablation.copy_streams),
-      run_lock_(device_ties_.run_lock()),
+      run_lock_(tied_over_devices_.run_lock()),
       programs_(routes_of(static_cast<int64_t>(partitions.size()), skips_of(layout, ablation),
-                          ties_over(ties_, device_ties_), edges_over(ties_, device_ties_))) {
+                          parameters_over(tied_over_processes_, tied_over_devices_),
+                          edges_over(tied_over_processes_, tied_over_devices_))) {
   const int64_t stages = static_cast<int64_t>(partitions.size());
   const std::vector<skip::SkipEdge> skips = skips_of(layout, ablation);
-  std::vector<at::Tensor> ties;
-  for (const Tie& tie : ties_over(ties_, device_ties_)) ties.push_back(tie.tensor);
-  std::vector<size_t> tie_of_edge;
-  for (const TieEdge& edge : edges_over(ties_, device_ties_)) tie_of_edge.push_back(edge.tie);
+  std::vector<at::Tensor> tied;
+  for (const TiedParameter& each : parameters_over(tied_over_processes_, tied_over_devices_))
+    tied.push_back(each.tensor);
+  std::vector<size_t> parameter_of_edge;
+  for (const TiedEdge& edge : edges_over(tied_over_processes_, tied_over_devices_))
+    parameter_of_edge.push_back(edge.parameter);
   const bool copies = world_.processes_each() > 1 ||
                       (world_.processes() != nullptr && world_.processes()->copies_within());
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
-                         ports_of(j, programs_.routes(), skips, tie_of_edge), copies, ties);
+                         ports_of(j, programs_.routes(), skips, parameter_of_edge), copies, tied);
     if (graphs) stages_.back().use_graphs();
     int64_t first = j;
     for (int64_t k = j - 1; k >= 0; --k) {
-      const bool here = residence_.process_of_stage(k) == residence_.process_of_stage(j);
+      const bool here = stage_map_.process_of_stage(k) == stage_map_.process_of_stage(j);
       if (here && devices_[k] == devices_[j]) first = k;
     }
     first_on_device_.push_back(first);
@@ -103,7 +109,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                       stage.current_layer_type());
     });
   }
-  const std::vector<int32_t>& workers = residence_.workers();
+  const std::vector<int32_t>& workers = stage_map_.workers();
   const int64_t cpu_workers = workers_on_cpu(placement, workers, devices_);
   const int64_t threads = share_of_cpu_threads(cpu_threads_per_stage, cpu_workers);
   workers_have_teams_ = cpu_workers > 0 && threads > 1;
@@ -141,8 +147,8 @@ void Pipeline::know_parameters(const ModelState& model) {
   if (!known_parameters_) return;
   std::vector<at::Tensor> here;
   for (const ModelState::Parameter& parameter : model.parameters()) {
-    const bool is_here = residence_.has_stage(parameter.stages.front());
-    if (is_here && foreign_tensors_.any_trained()) here.push_back(parameter.tensor);
+    const bool is_here = stage_map_.has_stage(parameter.stages.front());
+    if (is_here && remote_tensors_.any_trained()) here.push_back(parameter.tensor);
   }
   known_parameters_->know(here);
 }
@@ -151,7 +157,7 @@ std::vector<at::Tensor> Pipeline::local_parameters() const {
   std::vector<at::Tensor> local;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const Stage& stage : stages_) {
-    const bool here = residence_.has_stage(stage.index());
+    const bool here = stage_map_.has_stage(stage.index());
     for (const Layer& layer : stage.layers()) {
       for (const at::Tensor& parameter : layer.module.ptr()->parameters()) {
         // A tied parameter belongs to the first layer that has it, even if that layer is in another
@@ -171,14 +177,14 @@ std::vector<GraphUse> Pipeline::graph_use() const {
   return uses;
 }
 
-DeviceTies::Partitions Pipeline::partitions() const {
-  DeviceTies::Partitions partitions;
+TiedOverDevices::Partitions Pipeline::partitions() const {
+  TiedOverDevices::Partitions partitions;
   for (const Stage& stage : stages_) partitions.push_back(&stage.layers());
   return partitions;
 }
 
 ModelState Pipeline::model_state() const {
-  return ModelState(partitions(), device_ties_.in_model());
+  return ModelState(partitions(), tied_over_devices_.in_model());
 }
 
 }  // namespace gpipe::internal

@@ -14,7 +14,7 @@ Schedule Pipeline::fill_drain(int64_t micro_batches) const {
 
 void Pipeline::run_forward(Pass& pass) {
   const RunLock::Scope scope(run_lock_);
-  device_ties_.refresh(transfers_);
+  tied_over_devices_.refresh(transfers_);
   // The state is also needed for a single micro-batch, whose outputs may be the model's own memory
   // (own_memory.h).
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
@@ -34,7 +34,7 @@ std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request)
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   check_unchanged(pass);
-  TieCopies::note_gradients();
+  TiedOverProcesses::note_gradients();
   run(pass, fill_drain(pass.micro_batches()), Half::kBackward, &request, nullptr);
   return std::exchange(pass.input_gradients, std::vector<Packet>(pass.micro_batches()));
 }
@@ -42,7 +42,7 @@ std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request)
 void Pipeline::run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
                               bool check_finite) {
   const RunLock::Scope scope(run_lock_);
-  device_ties_.refresh(transfers_);
+  tied_over_devices_.refresh(transfers_);
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/false);
   run(pass, schedule, Half::kForward, nullptr, observer, check_finite);

@@ -19,7 +19,7 @@ std::vector<c10::Stream> Pipeline::streams_of_caller() const {
 
 void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
                          const std::vector<c10::Stream>& of_caller) {
-  device_ties_.end_run(pass.streams);
+  tied_over_devices_.end_run(pass.streams);
   for (size_t k = 0; k < of_caller.size(); ++k) {
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);

@@ -83,15 +83,15 @@ TEST_F(PipelineTest, TheHalvesOfAPassGiveOutputsAndTheGradientsOfInputs) {
   ASSERT_EQ(of_call->outputs.size(), 2u);
   for (int64_t i : {0, 1}) {
     EXPECT_THAT(of_call->outputs[i].items[0].tensor,
-                EqualsBitwise(module_->forward(of_call->mini_batch.cut(x, i)).detach()));
+                EqualsBitwise(module_->forward(of_call->mini_batch.slice(x, i)).detach()));
   }
   BackwardRequest request;
   request.output_gradients = {at::randn({kRows, 3})};
   const std::vector<Packet> gradients = pipeline_->run_backward(*of_call, request);
   ASSERT_EQ(gradients.size(), 2u);
   for (int64_t i : {0, 1}) {
-    const at::Tensor rows = of_call->mini_batch.cut(x, i).requires_grad_();
-    module_->forward(rows).backward(of_call->mini_batch.cut(request.output_gradients[0], i));
+    const at::Tensor rows = of_call->mini_batch.slice(x, i).requires_grad_();
+    module_->forward(rows).backward(of_call->mini_batch.slice(request.output_gradients[0], i));
     EXPECT_THAT(gradients[i].items[0].tensor, EqualsBitwise(rows.grad()));
   }
 }

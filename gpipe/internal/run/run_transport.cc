@@ -5,14 +5,14 @@
 namespace gpipe::internal {
 
 RunTransport::RunTransport(ProgramCache::Compiled& compiled, const World& world,
-                           const Residence& residence, const std::vector<c10::Device>& devices,
+                           const StageMap& stage_map, const std::vector<c10::Device>& devices,
                            Transfers& transfers,
                            std::function<std::string(int64_t stage)> current_layer) {
   if (world.processes() == nullptr) {
     transport_ = &within_.emplace(compiled.program, devices, transfers);
     return;
   }
-  std::vector<int64_t> rank_of_worker = residence.process_of_worker();
+  std::vector<int64_t> rank_of_worker = stage_map.process_of_worker();
   std::vector<bool> is_beyond;                 // [worker]
   const c10::Device device = devices.front();  // all stages of this process are on it
   for (int64_t& rank : rank_of_worker) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gpipe/internal/processes/processes.h"
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 #include "gpipe/internal/run/packet_transport.h"
 #include "gpipe/internal/run/program_cache.h"
 #include "gpipe/internal/run/staged_transport.h"
@@ -30,7 +30,7 @@ namespace gpipe::internal {
 class RunTransport {
  public:
   // `devices`: [stage]. `current_layer`: see Processes::begin_run().
-  RunTransport(ProgramCache::Compiled& compiled, const World& world, const Residence& residence,
+  RunTransport(ProgramCache::Compiled& compiled, const World& world, const StageMap& stage_map,
                const std::vector<c10::Device>& devices, Transfers& transfers,
                std::function<std::string(int64_t stage)> current_layer);
   RunTransport(const RunTransport&) = delete;

@@ -10,7 +10,7 @@
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
-#include "gpipe/internal/model/foreign_tensors.h"
+#include "gpipe/internal/model/remote_tensors.h"
 #include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -40,10 +40,10 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
 // of another process has registered. `results_of`: the tensors in a result. `user`: the name of the
 // layer or the loss.
 template <typename Call, typename ResultsOf, typename User>
-auto watched(const ForeignTensors* foreign, const Call& call, const ResultsOf& results_of,
+auto watched(const RemoteTensors* remote, const Call& call, const ResultsOf& results_of,
              const User& user, bool is_loss = false) {
-  if (foreign == nullptr) return call();
-  const ForeignUse use(*foreign);
+  if (remote == nullptr) return call();
+  const RemoteUse use(*remote);
   std::optional<decltype(call())> result;
   try {
     result.emplace(call());
@@ -58,13 +58,13 @@ auto watched(const ForeignTensors* foreign, const Call& call, const ResultsOf& r
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
-             bool over_processes, std::vector<at::Tensor> ties)
+             bool over_processes, std::vector<at::Tensor> tied)
     : index_(index),
       device_(device),
       boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
       over_processes_(over_processes),
       layers_(std::move(layers)),
-      ties_(std::move(ties)),
+      tied_(std::move(tied)),
       running_code_(names_of_code()) {}
 
 std::vector<std::string> Stage::names_of_code() const {
@@ -110,7 +110,7 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
     if (run.plan.record) add_outputs(result);
     return result;
   }
-  const StageGraphs::Layers layers{layers_.size(), draws_,
+  const StageGraphs::Layers layers{layers_.size(), random_streams_,
                                    [&](std::vector<Packet>& values, bool keep) {
                                      return call_layers(run, micro_batch, values, keep, given);
                                    },
@@ -141,17 +141,17 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
     if (skip) tracker.stash(*skip, std::move(tensors[k][0]));
   }
   std::optional<skip::TrackerScope> tracker_scope(tracker);
-  RandomStreamsScope draws_scope(&draws_, plan.record ? &graph.draws() : nullptr, given);
+  RandomStreamsScope random_scope(&random_streams_, plan.record ? &graph.draws() : nullptr, given);
 
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
   const auto layer_name = [this] { return current_layer(); };
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
-    draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
+    random_streams_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     phase_questions() = {};
     value = watched(
-        run.foreign_tensors,
+        run.remote_tensors,
         [&] { return run_layer(static_cast<int64_t>(position), std::move(value)); },
         [&](torch::nn::AnyValue& result) { return given_by(position, result, tracker); },
         layer_name);
@@ -228,14 +228,14 @@ void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss&
   }
   graph.begin_loss(layers_.size());
   // The loss may also draw random numbers: it counts as the layer after the last one.
-  draws_.enter(plan.step_seed, plan.number_of(micro_batch),
-               layers_.empty() ? 0 : layers_.back().index + 1);
-  RandomStreamsScope draws_scope(&draws_, &graph.draws());
+  random_streams_.enter(plan.step_seed, plan.number_of(micro_batch),
+                        layers_.empty() ? 0 : layers_.back().index + 1);
+  RandomStreamsScope random_scope(&random_streams_, &graph.draws());
   const auto noted = note_made(run.offloads, index_, micro_batch);
   running_layer_ = static_cast<int64_t>(layers_.size());
   running_code_.enter(layers_.size());
   LossResult scalar = watched(
-      run.foreign_tensors, [&] { return loss(micro_batch, outputs.tensors); },
+      run.remote_tensors, [&] { return loss(micro_batch, outputs.tensors); },
       [](const LossResult& result) { return std::vector<const at::Tensor*>{&result.loss}; },
       [this] { return current_layer(); }, /*is_loss=*/true);
   if (!plan.record) return;  // an evaluation: no backward follows
@@ -253,7 +253,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                    std::vector<Packet> inputs, Cell& cell, MicroBatchLoss* loss,
                                    StatisticsLog* statistics) {
   const CellPlan& plan = run.plan;
-  inputs.resize(boundary_.ports.inputs.size());  // without the packets of ties
+  inputs.resize(boundary_.ports.inputs.size());  // without the packets of tied parameters
   for (Packet& packet : inputs) arrive(packet, device_);
   check_arrived(boundary_, plan.record, inputs);
   cell = Cell();
@@ -316,7 +316,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   if (loss != nullptr) {
     run_loss(run, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
-  outputs.resize(outputs.size() + boundary_.ports.ties_out.size());
+  outputs.resize(outputs.size() + boundary_.ports.tied_out.size());
   return outputs;
 }
 

@@ -56,10 +56,10 @@ struct BackwardTask {
 // Thread-safety: none; only one thread at a time works on a stage.
 class Stage {
  public:
-  // `over_processes`: whether some stages are in other processes. `ties`: the parameters that
+  // `over_processes`: whether some stages are in other processes. `tied`: the parameters that
   // several processes or devices share; the ports name them by their indices in it.
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
-        bool over_processes = false, std::vector<at::Tensor> ties = {});
+        bool over_processes = false, std::vector<at::Tensor> tied = {});
 
   // Takes a packet for each input port and returns one for each output port. `loss` may be null.
   std::vector<Packet> forward(const RunContext& run, int64_t micro_batch,
@@ -142,11 +142,11 @@ class Stage {
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // take_ties() takes the terms of ties that later stages have sent. send_ties() makes the packets
-  // with the terms that earlier stages get.
-  void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  void check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const;
+  // take_tied_terms() takes the terms of tied parameters that later stages have sent.
+  // send_tied_terms() makes the packets with the terms that earlier stages get.
+  void take_tied_terms(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
+  void send_tied_terms(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
+  void check_dense(const RunContext& run, const at::Tensor& tied, const at::Tensor& sum) const;
   // The stage that accumulates the leaf's gradient. `parameter`: the leaf's entry in the model;
   // null if no layer has registered it.
   int64_t owner_of(const RunContext& run, const at::Tensor& leaf,
@@ -173,11 +173,11 @@ class Stage {
   Boundary boundary_;
   bool over_processes_;
   std::vector<Layer> layers_;
-  std::vector<at::Tensor> ties_;
+  std::vector<at::Tensor> tied_;
   LayerBuffers buffers_;
   bool may_recompute_ = false;          // some cell of this stage may have been checkpointed
   std::optional<bool> shares_buffers_;  // in this run; nullopt: not known yet
-  RandomStreams draws_;
+  RandomStreams random_streams_;
   std::shared_ptr<StageGraphs> graphs_;  // null: without graphs
   bool has_loss_ = false;                // a loss was computed here
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss

@@ -98,7 +98,7 @@ struct Stage::Backward final : public CellGraph::Walk {
   std::optional<LeafSums> of_loss;  // while the walk is in the graph of a loss alone
 
   Backward(Stage& stage, const RunContext& run, int64_t micro_batch, const BackwardTask& task)
-      : Walk({&stage.draws_, run.plan.step_seed, run.plan.number_of(micro_batch),
+      : Walk({&stage.random_streams_, run.plan.step_seed, run.plan.number_of(micro_batch),
               stage.layers_.front().index, &run.plan.model}),
         stage(stage),
         run(run),
@@ -217,14 +217,15 @@ struct Stage::Backward final : public CellGraph::Walk {
   }
 };
 
-void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
-  for (size_t k = 0; k < boundary_.ports.ties_out.size(); ++k) {
+void Stage::take_tied_terms(const RunContext& run, std::vector<Packet>& gradients,
+                            LeafSums& sums) const {
+  for (size_t k = 0; k < boundary_.ports.tied_out.size(); ++k) {
     Packet& packet = gradients.at(boundary_.ports.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
-    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[boundary_.ports.ties_out[k]]);
-    if (!tie.requires_grad()) continue;  // frozen since the forward, so no stage gets its gradient
-    at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
-                                   owner_of(run, tie, run.plan.model.find(tie)));
+    const at::Tensor& tied = run.plan.model.used_on(device_, tied_[boundary_.ports.tied_out[k]]);
+    if (!tied.requires_grad()) continue;  // frozen since the forward, so no stage gets its gradient
+    at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tied),
+                                   owner_of(run, tied, run.plan.model.find(tied)));
     at::Tensor& arrived = packet.items.front().tensor;
     // The sum may have a term already, because a stage between this one and the sender may have the
     // parameter itself, and use it without declaring it.
@@ -235,9 +236,10 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
 }
 
 // Throws c10::ValueError for a sparse gradient of a tied parameter, which no process can send.
-void Stage::check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const {
+void Stage::check_dense(const RunContext& run, const at::Tensor& tied,
+                        const at::Tensor& sum) const {
   if (sum.layout() == c10::kStrided) return;
-  const ModelState::Parameter* const parameter = run.plan.model.find(tie);
+  const ModelState::Parameter* const parameter = run.plan.model.find(tied);
   TORCH_CHECK_VALUE(false, "the gradient of the tied parameter ",
                     text::in_quotes(parameter == nullptr ? "" : parameter->name), " in stage ",
                     index_, " has layout ", sum.layout(),
@@ -247,15 +249,16 @@ void Stage::check_dense(const RunContext& run, const at::Tensor& tie, const at::
                     "process");
 }
 
-void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
+void Stage::send_tied_terms(const RunContext& run, std::vector<Packet>& gradients,
+                            LeafSums& sums) const {
   gradients.resize(boundary_.ports.inputs.size());  // a cell without a graph gives no gradients
-  for (const size_t number : boundary_.ports.ties_in) {
-    const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
+  for (const size_t number : boundary_.ports.tied_in) {
+    const at::Tensor& tied = run.plan.model.used_on(device_, tied_[number]);
     at::Tensor sum;
-    if (tie.requires_grad()) {
-      sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
+    if (tied.requires_grad()) {
+      sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tied).get());
     }
-    if (over_processes_ && sum.defined()) check_dense(run, tie, sum);
+    if (over_processes_ && sum.defined()) check_dense(run, tied, sum);
     Packet& packet = gradients.emplace_back();
     if (!sum.defined()) continue;
     packet.items.emplace_back();
@@ -267,11 +270,11 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
                                     std::vector<Packet> gradients, Cell& cell,
                                     const BackwardTask& task) {
   for (Packet& packet : gradients) arrive(packet, device_);
-  if (!boundary_.ports.ties_out.empty() && task.part != BackwardPart::kWeights) {
-    take_ties(run, gradients, *task.leaf_sums);
+  if (!boundary_.ports.tied_out.empty() && task.part != BackwardPart::kWeights) {
+    take_tied_terms(run, gradients, *task.leaf_sums);
   }
-  RandomStreamsScope draws_scope(&draws_, nullptr, nullptr,
-                                 /*on_autograd_threads=*/!device_.is_cpu());
+  RandomStreamsScope random_scope(&random_streams_, nullptr, nullptr,
+                                  /*on_autograd_threads=*/!device_.is_cpu());
 
   if (graphs_ != nullptr) {
     graphs_->begin_backward(run.requested == nullptr && task.part == BackwardPart::kWhole);
@@ -312,7 +315,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   put_back.finish();
   groups.check_first_half();
   backward.hand_over_requested();
-  if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);
+  if (task.part != BackwardPart::kWeights) send_tied_terms(run, result, *task.leaf_sums);
   if (!run.keep_graph) {
     cell.recompute.reset();
     cell.held.clear();

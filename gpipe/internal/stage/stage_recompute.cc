@@ -74,7 +74,7 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
 void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell) {
   if (!cell.recompute || cell.recompute->done) return;
   early_recompute_ = static_cast<int32_t>(micro_batch);
-  RandomStreamsScope draws_scope(&draws_, nullptr);
+  RandomStreamsScope random_scope(&random_streams_, nullptr);
   PutBuffersBack put_back(buffers_, layers_);
   drop_useless_graph(cell);
   cell.graph = recompute(run, micro_batch, *cell.recompute);

@@ -128,25 +128,26 @@ struct Place {
 
 // Draws where the next change begins. None: the worker that was drawn has no token.
 std::optional<Place> draw_place(const std::vector<Timing::Place>& path, const Order& order,
-                                Draws* draws) {
-  if (draws->part() < kCritical && !path.empty()) {
-    const Timing::Place place = path[static_cast<size_t>(draws->below(path.size()))];
+                                Random* random) {
+  if (random->part() < kCritical && !path.empty()) {
+    const Timing::Place place = path[static_cast<size_t>(random->below(path.size()))];
     return Place{static_cast<size_t>(place.worker), static_cast<size_t>(place.index)};
   }
-  const auto worker = static_cast<size_t>(draws->below(order.size()));
+  const auto worker = static_cast<size_t>(random->below(order.size()));
   if (order[worker].empty()) return std::nullopt;
-  return Place{worker, static_cast<size_t>(draws->below(order[worker].size()))};
+  return Place{worker, static_cast<size_t>(random->below(order[worker].size()))};
 }
 
 // Changes the tokens at the place in a way that is drawn. Returns whether there is a change.
 bool change(WorkerOrder* tokens, size_t index, bool joins, bool by_exchange,
-            const Workload& workload, Draws* draws) {
-  const size_t far = 1 + static_cast<size_t>(draws->below(kFarthest));
-  const bool earlier = draws->next() >> 40 & 1;
-  const bool several = draws->part() < kSeveral;
-  if (joins && draws->part() < kJoin) return join_or_split(tokens, index, far);
-  if (by_exchange && draws->part() < kExchange) return exchange(tokens, index, earlier);
-  const int32_t count = several ? 2 + draws->below(static_cast<size_t>(workload.micro_batches)) : 1;
+            const Workload& workload, Random* random) {
+  const size_t far = 1 + static_cast<size_t>(random->below(kFarthest));
+  const bool earlier = random->next() >> 40 & 1;
+  const bool several = random->part() < kSeveral;
+  if (joins && random->part() < kJoin) return join_or_split(tokens, index, far);
+  if (by_exchange && random->part() < kExchange) return exchange(tokens, index, earlier);
+  const int32_t count =
+      several ? 2 + random->below(static_cast<size_t>(workload.micro_batches)) : 1;
   return move_tokens(tokens, index, far, count, earlier);
 }
 
@@ -189,7 +190,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     value = annealing.objective ? annealing.objective(timing, rated) : timing->makespan();
     return value + guide;
   };
-  Draws draws(annealing.seed);
+  Random random(annealing.seed);
   Order current = *order;
   std::vector<Timing::Place> path;
   timing->critical_path(current, &path);
@@ -212,7 +213,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     }
     const double part = static_cast<double>(done) / static_cast<double>(annealing.budget);
     const double heat = unit * annealing.hot * std::pow(annealing.cold / annealing.hot, part);
-    const std::optional<Place> place = draw_place(path, current, &draws);
+    const std::optional<Place> place = draw_place(path, current, &random);
     if (!place) {
       timing->count(1);
       continue;
@@ -220,7 +221,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     const size_t worker = place->worker;
     WorkerOrder& tokens = current[worker];
     kept = tokens;
-    const bool moved = change(&tokens, place->index, joins, by_exchange, workload, &draws);
+    const bool moved = change(&tokens, place->index, joins, by_exchange, workload, &random);
     timing->count(look_work(tokens.size()) + (in_vain >= kInVain ? kMoveInVain : 0));
     in_vain = std::min(in_vain + 1, kInVain);
     if (!moved) continue;
@@ -235,7 +236,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
       continue;
     }
     const double new_rating = rate(current);
-    if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) {
+    if (new_rating > rating && random.part() >= std::exp((rating - new_rating) / heat)) {
       tokens.swap(kept);
       continue;
     }

@@ -11,9 +11,9 @@
 namespace gpipe::internal {
 
 // A small random generator that draws the same numbers on every machine.
-class Draws {
+class Random {
  public:
-  explicit Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0xD1B54A32D192ED03u) {}
+  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0xD1B54A32D192ED03u) {}
   uint64_t next() {
     state_ ^= state_ << 13;
     state_ ^= state_ >> 7;

@@ -54,14 +54,14 @@ class RuleSearch {
       }
     }
     start = work();
-    Draws draws(1);
+    Random random(1);
     while (work() - start < budget && rating < kNever && !stopped()) {
       rule = best_rule;
-      const auto worker = static_cast<size_t>(draws.below(rule.gap.size()));
-      if (draws.below(2) == 0) {
-        rule.gap[worker] = 0.1 * draws.below(13);
+      const auto worker = static_cast<size_t>(random.below(rule.gap.size()));
+      if (random.below(2) == 0) {
+        rule.gap[worker] = 0.1 * random.below(13);
       } else {
-        rule.most_pending[worker] = draws.below(10);
+        rule.most_pending[worker] = random.below(10);
         if (rule.most_pending[worker] == 9) rule.most_pending[worker] = 1 << 30;
       }
       const double new_rating = rate(rule, &best);
@@ -73,10 +73,10 @@ class RuleSearch {
   }
 
   // Makes an order by a random rule, as a start that is unlike the others.
-  Candidate drawn(Draws* draws) {
+  Candidate drawn(Random* random) {
     GreedyRule rule = GreedyRule::of(workload_);
-    rule.gradients_first = draws->below(2) == 0;
-    std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * draws->below(5));
+    rule.gradients_first = random->below(2) == 0;
+    std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * random->below(5));
     if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
     // The first stages of all workers get the same number of live micro-batches. So do their second
     // stages, and so on.
@@ -85,7 +85,7 @@ class RuleSearch {
     std::vector<int32_t> live;
     for (const std::vector<int32_t>& local : workload_.stages_of) {
       for (size_t k = 0; k < local.size(); ++k) {
-        if (k == live.size()) live.push_back(1 + draws->below(most));
+        if (k == live.size()) live.push_back(1 + random->below(most));
         rule.most_live[static_cast<size_t>(local[k])] = live[k];
       }
     }
@@ -103,7 +103,7 @@ class RuleSearch {
     rule.gradient_bonus = number & 4 ? 0.25 : 0.0;
     if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
     const double unit = workload_.mean_cost();
-    Draws draws(static_cast<uint64_t>(number) + 1);
+    Random random(static_cast<uint64_t>(number) + 1);
     Candidate best;
     tried_.clear();
     double rating = rate(rule, &best);
@@ -111,9 +111,9 @@ class RuleSearch {
     while (work() - start < budget && !stopped()) {
       const double part = static_cast<double>(work() - start) / static_cast<double>(budget);
       const double heat = unit * kHot * std::pow(kCold / kHot, part);
-      const GreedyRule changed = change(rule, &draws);
+      const GreedyRule changed = change(rule, &random);
       const double new_rating = rate(changed, &best);
-      if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) continue;
+      if (new_rating > rating && random.part() >= std::exp((rating - new_rating) / heat)) continue;
       rating = new_rating;
       rule = changed;
     }
@@ -163,29 +163,29 @@ class RuleSearch {
     return rating;
   }
 
-  GreedyRule change(GreedyRule rule, Draws* draws) const {
+  GreedyRule change(GreedyRule rule, Random* random) const {
     const size_t stages = rule.most_live.size();
     const bool wholes = optimizing_.split && workload_.whole_differs();
-    const auto which = static_cast<size_t>(draws->below(stages + (wholes ? 5 : 4)));
+    const auto which = static_cast<size_t>(random->below(stages + (wholes ? 5 : 4)));
     const auto vary = [&](size_t stage) {
       int32_t& most = rule.most_live[stage];
-      most = std::clamp(most + (draws->next() >> 40 & 1 ? 1 : -1), 1, workload_.micro_batches);
+      most = std::clamp(most + (random->next() >> 40 & 1 ? 1 : -1), 1, workload_.micro_batches);
     };
     if (which < stages) {
       vary(which);
-      if (draws->below(3) == 0) vary(static_cast<size_t>(draws->below(stages)));
+      if (random->below(3) == 0) vary(static_cast<size_t>(random->below(stages)));
     } else if (which == stages) {
-      const int32_t most = draws->below(8);
+      const int32_t most = random->below(8);
       std::fill(rule.most_pending.begin(), rule.most_pending.end(), most == 7 ? 1 << 30 : most);
     } else if (which == stages + 1) {
-      std::fill(rule.gap.begin(), rule.gap.end(), 0.1 * draws->below(13));
+      std::fill(rule.gap.begin(), rule.gap.end(), 0.1 * random->below(13));
     } else if (which == stages + 2) {
-      rule.gradient_bonus = 0.1 * draws->below(11);
+      rule.gradient_bonus = 0.1 * random->below(11);
     } else if (which == stages + 3) {
-      rule.depth_bonus = 0.2 * draws->below(11);
+      rule.depth_bonus = 0.2 * random->below(11);
     } else {
       rule.whole.resize(stages, false);
-      const auto stage = static_cast<size_t>(draws->below(stages));
+      const auto stage = static_cast<size_t>(random->below(stages));
       rule.whole[stage] = !rule.whole[stage];
     }
     return rule;
@@ -456,7 +456,7 @@ class Optimizer {
     const int64_t longest =
         std::max(kLongRound * 3 * workload_.stages * workload_.micro_batches, kLeastLong);
     const int64_t for_round = std::min(for_changes / kRounds, longest);
-    Draws draws(1);
+    Random random(1);
     for (int32_t round = 0;
          spent() < optimizing_.budget && (round < kRounds || for_round == longest); ++round) {
       keep_best(&candidates_, kKept);
@@ -472,7 +472,7 @@ class Optimizer {
       const bool is_new = round >= kRounds && round % 2 == 1;
       if (is_new) {
         const int64_t rules_before = rules->actions() + rules->order_actions();
-        Candidate start = rules->drawn(&draws);
+        Candidate start = rules->drawn(&random);
         result_.actions += rules->actions() + rules->order_actions() - rules_before;
         if (start.makespan == kNever || !fits(start.order)) continue;
         candidate.order = std::move(start.order);

@@ -64,15 +64,15 @@ class Seeds {
         std::max(*std::max_element(workload.held.begin(), workload.held.end()),
                  *std::max_element(workload.waiting.begin(), workload.waiting.end()));
     const auto pairs = static_cast<double>(p);
-    searching_.push_back(room >= 2 * pairs   ? Search{"zb-v", Searched::kZbV}
-                         : room >= pairs + 2 ? Search{"v-half", Searched::kVHalf}
-                                             : Search{"v-min", Searched::kVMin});
+    searching_.push_back(room >= 2 * pairs   ? SearchingGenerator{"zb-v", Searched::kZbV}
+                         : room >= pairs + 2 ? SearchingGenerator{"v-half", Searched::kVHalf}
+                                             : SearchingGenerator{"v-min", Searched::kVMin});
   }
 
   // The most work of the generators that search.
   int64_t work() const {
     int64_t sum = grouped_ ? grouped_work() : 0;
-    for (const Search& each : searching_) {
+    for (const SearchingGenerator& each : searching_) {
       sum += internal::searched_work(each.which, workload_.workers, workload_.micro_batches);
     }
     return sum;
@@ -104,7 +104,7 @@ class Seeds {
       }
       spent_ += timing.actions();
     }
-    for (const Search& each : searching_) {
+    for (const SearchingGenerator& each : searching_) {
       // DualPipeV is made even if `stop` returns true, because without a search it is a table by
       // rules.
       if (each.which != Searched::kDualPipeV && stopped()) return;
@@ -135,7 +135,7 @@ class Seeds {
   const std::vector<Seed>& all() const { return seeds_; }
 
  private:
-  struct Search {
+  struct SearchingGenerator {
     const char* name;
     Searched which;
   };
@@ -173,7 +173,7 @@ class Seeds {
   bool loop_ = false;
   bool grouped_ = false;
   bool v_shape_ = false;
-  std::vector<Search> searching_;
+  std::vector<SearchingGenerator> searching_;
   std::vector<Seed> seeds_;
   int64_t spent_ = 0;
 };

@@ -18,7 +18,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
 #include "gpipe/testing/autocast_scope.h"
@@ -118,8 +118,8 @@ std::optional<Placement> placement_of(const Program& program, const World& world
   if (program.entry == Entry::kStepTable && program.generator) {
     placement = *program.table().placement();
   } else if (program.entry == Entry::kStepTable) {
-    const CutSizes cut = cut_sizes(program.rows, program.chunks);
-    const Schedule table = program.table().schedule(cut.micro_batches);
+    const ChunkSizes sizes = chunk_sizes(program.rows, program.chunks);
+    const Schedule table = program.table().schedule(sizes.micro_batches);
     for (const std::vector<Action>& worker : table.table()) {
       if (worker.empty()) return std::nullopt;
     }
@@ -446,10 +446,10 @@ constexpr char kPlanned[] = "the loss function of this program throws";
 // Runs a step of the pipeline whose loss function throws for one of the micro-batches. Throws if
 // the step does not throw that error.
 void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& batch) {
-  const CutSizes cut = cut_sizes(program.rows, program.chunks);
+  const ChunkSizes sizes = chunk_sizes(program.rows, program.chunks);
   Before before(side);
   const LossFn loss = make_loss(program);
-  auto left = static_cast<int64_t>(program.seed / 12) % cut.micro_batches;
+  auto left = static_cast<int64_t>(program.seed / 12) % sizes.micro_batches;
   std::string message = "nothing";
   try {
     run_pipe(program, pipe, side, batch, [&](const Tensors& outputs, const Tensors& targets) {

@@ -1044,8 +1044,8 @@ class Counting final : public internal::Processes {
   std::atomic<int64_t>& moves_;
 };
 
-// Sums over replicas exchange forms, gradients and sums (sum_over_replicas). Small gradients are in
-// one bucket.
+// Sums over replicas exchange signatures, gradients and sums (sum_over_replicas). Small gradients
+// are in one bucket.
 constexpr int64_t kMovesOfSums = 3;
 
 // Two replicas of two stages, each stage in its own process. The last backward of stage 0 waits

@@ -1,4 +1,4 @@
-#include "gpipe/internal/run/device_ties.h"
+#include "gpipe/internal/run/tied_over_devices.h"
 
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
@@ -109,37 +109,38 @@ RunLock lock_of(const std::vector<std::vector<Layer>>& partitions,
 
 }  // namespace
 
-DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
-                       std::vector<c10::Device> devices)
+TiedOverDevices::TiedOverDevices(const std::vector<std::vector<Layer>>& partitions,
+                                 std::vector<c10::Device> devices)
     : devices_(std::move(devices)),
       run_lock_(lock_of(partitions, devices_)),
-      ties_(find_ties(partitions)),
-      edges_(edges_of(ties_, places_of(devices_))) {
-  for (size_t number = 0; number < ties_.size(); ++number) {
+      parameters_(find_parameters(partitions)),
+      edges_(edges_of(parameters_, places_of(devices_))) {
+  for (size_t number = 0; number < parameters_.size(); ++number) {
     std::vector<c10::Device> known;
-    for (const int64_t stage : ties_[number].stages) {
+    for (const int64_t stage : parameters_[number].stages) {
       const c10::Device device = devices_[static_cast<size_t>(stage)];
       if (std::find(known.begin(), known.end(), device) != known.end()) continue;
       if (!known.empty()) copies_.push_back({number, device, {}, 0, nullptr, nullptr});
       known.push_back(device);
     }
   }
-  if (ties_.empty()) return;
+  if (parameters_.empty()) return;
   const RunLock::Scope scope(run_lock_);
   check_layers(partitions);
 }
 
-std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& partitions) const {
+std::vector<TiedParameter> TiedOverDevices::find_parameters(
+    const std::vector<std::vector<Layer>>& partitions) const {
   std::optional<RunLock::Scope>
       scope;  // while another pipeline runs, the layers have that pipeline's copies
   if (devices_ != std::vector<c10::Device>(devices_.size(), devices_.front())) {
     scope.emplace(run_lock_);
   }
-  return ties_of(partitions, places_of(devices_));
+  return tied_parameters_of(partitions, places_of(devices_));
 }
 
-void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions) const {
-  std::unordered_map<const TiedLayer*, c10::Device> device_of;  // only of layers that use a tie
+void TiedOverDevices::check_layers(const std::vector<std::vector<Layer>>& partitions) const {
+  std::unordered_map<const TiedLayer*, c10::Device> device_of;  // only of layers that use one
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     const c10::Device device = devices_[stage];
     for (const Layer& layer : partitions[stage]) {
@@ -147,10 +148,10 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
         bool uses = false;
         bool needs_copy = false;
         for (const at::Tensor& parameter : tied.tied_parameters()) {
-          for (const Tie& tie : ties_) {
-            if (!tie.tensor.is_same(parameter)) continue;
+          for (const TiedParameter& each : parameters_) {
+            if (!each.tensor.is_same(parameter)) continue;
             uses = true;
-            needs_copy |= devices_[static_cast<size_t>(tie.stages.front())] != device;
+            needs_copy |= devices_[static_cast<size_t>(each.stages.front())] != device;
           }
         }
         if (!uses) return;
@@ -170,13 +171,13 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
   }
 }
 
-void DeviceTies::refresh(Transfers& transfers) {
+void TiedOverDevices::refresh(Transfers& transfers) {
   // Copies are never inference tensors, even if this call is in inference mode, because a later
   // call may train.
   std::optional<c10::InferenceMode> no_inference;
   if (!copies_.empty()) no_inference.emplace(false);
   for (Copy& copy : copies_) {
-    const at::Tensor& parameter = ties_[copy.tie].tensor;
+    const at::Tensor& parameter = parameters_[copy.parameter].tensor;
     // A copy needs the parameter's strides, because with other strides operators may add up in
     // another order.
     const bool fits =
@@ -210,51 +211,53 @@ void DeviceTies::refresh(Transfers& transfers) {
   }
 }
 
-void DeviceTies::note_use(Copy& copy, const c10::Stream& stream) {
+void TiedOverDevices::note_use(Copy& copy, const c10::Stream& stream) {
   if (!has_streams(copy.device)) return;
   use_on(copy.tensor, stream);
   copy.used = record_event(stream);
 }
 
-void DeviceTies::check_run(bool records) {
+void TiedOverDevices::check_run(bool records) {
   std::optional<size_t> changed;
   std::optional<size_t> lost;
   for (Copy& copy : copies_) {
     if (!copy.tensor.defined()) continue;
-    const at::Tensor& parameter = ties_[copy.tie].tensor;
-    if (!records && version_of(parameter) != copy.version) changed = copy.tie;
+    const at::Tensor& parameter = parameters_[copy.parameter].tensor;
+    if (!records && version_of(parameter) != copy.version) changed = copy.parameter;
     if (!copy.tensor.grad().defined()) continue;
-    lost = copy.tie;
+    lost = copy.parameter;
     copy.tensor.mutable_grad().reset();
   }
-  const auto name_of_tie = [&](std::optional<size_t> tie) { return tie ? ties_[*tie].name : ""; };
+  const auto name_of = [&](std::optional<size_t> number) {
+    return number ? parameters_[*number].name : "";
+  };
   TORCH_CHECK(!lost,
               "users' code (a hook, or a custom function) ran a backward of its own towards the "
               "tied parameter '",
-              name_of_tie(lost),
+              name_of(lost),
               "' in a layer on another device, which has a copy of it "
               "(TiedLayer::use_tied_parameters), and that gradient would be lost. Give the custom "
               "function the parameter as an argument and return its gradient, or put the "
               "partitions that use it on one device");
-  TORCH_CHECK(!changed, "the tied parameter '", name_of_tie(changed),
+  TORCH_CHECK(!changed, "the tied parameter '", name_of(changed),
               "' was changed in place by a layer during the call, and its copies on other devices "
               "(TiedLayer::use_tied_parameters) still have the old values. Change parameters "
               "between calls, or put the partitions that use it on one device");
 }
 
-std::vector<ModelState::Tied> DeviceTies::in_model() const {
+std::vector<ModelState::Tied> TiedOverDevices::in_model() const {
   std::vector<ModelState::Tied> result;
-  for (size_t number = 0; number < ties_.size(); ++number) {
-    ModelState::Tied tied{ties_[number].tensor, ties_[number].stages, {}};
+  for (size_t number = 0; number < parameters_.size(); ++number) {
+    ModelState::Tied tied{parameters_[number].tensor, parameters_[number].stages, {}};
     for (const Copy& copy : copies_) {
-      if (copy.tie == number && copy.tensor.defined()) tied.copies.push_back(copy.tensor);
+      if (copy.parameter == number && copy.tensor.defined()) tied.copies.push_back(copy.tensor);
     }
     result.push_back(std::move(tied));
   }
   return result;
 }
 
-void DeviceTies::begin_run(const std::vector<c10::Stream>& streams) const {
+void TiedOverDevices::begin_run(const std::vector<c10::Stream>& streams) const {
   for (const Copy& copy : copies_) {
     for (const c10::Stream& stream : streams) {
       if (copy.used != nullptr && stream.device() == copy.device) {
@@ -264,7 +267,7 @@ void DeviceTies::begin_run(const std::vector<c10::Stream>& streams) const {
   }
 }
 
-void DeviceTies::end_run(const std::vector<c10::Stream>& streams) {
+void TiedOverDevices::end_run(const std::vector<c10::Stream>& streams) {
   for (Copy& copy : copies_) {
     for (const c10::Stream& stream : streams) {
       if (copy.tensor.defined() && stream.device() == copy.device) note_use(copy, stream);
@@ -272,23 +275,25 @@ void DeviceTies::end_run(const std::vector<c10::Stream>& streams) {
   }
 }
 
-const at::Tensor& DeviceTies::used_in(size_t stage, const at::Tensor& parameter) const {
+const at::Tensor& TiedOverDevices::used_in(size_t stage, const at::Tensor& parameter) const {
   for (const Copy& copy : copies_) {
     const bool fits = copy.device == devices_[stage] && copy.tensor.defined();
-    if (fits && ties_[copy.tie].tensor.is_same(parameter)) return copy.tensor;
+    if (fits && parameters_[copy.parameter].tensor.is_same(parameter)) return copy.tensor;
   }
   return parameter;
 }
 
-DeviceTies::Scope::Scope(const DeviceTies& ties, const Partitions& partitions) {
-  if (ties.copies_.empty()) return;
+TiedOverDevices::Scope::Scope(const TiedOverDevices& tied_over_devices,
+                              const Partitions& partitions) {
+  if (tied_over_devices.copies_.empty()) return;
   try {
     for (size_t stage = 0; stage < partitions.size(); ++stage) {
       for (const Layer& layer : *partitions[stage]) {
         for_each_tied(layer, [&](TiedLayer& tied, const auto& module) {
           const std::vector<at::Tensor> own = tied.tied_parameters();
           std::vector<at::Tensor> used = own;
-          for (at::Tensor& parameter : used) parameter = ties.used_in(stage, parameter);
+          for (at::Tensor& parameter : used)
+            parameter = tied_over_devices.used_in(stage, parameter);
           if (are_same(own, used)) return;
           formers_.push_back({module, &tied, own});
           tied.use_tied_parameters(used);
@@ -301,9 +306,9 @@ DeviceTies::Scope::Scope(const DeviceTies& ties, const Partitions& partitions) {
   }
 }
 
-DeviceTies::Scope::~Scope() { restore(); }
+TiedOverDevices::Scope::~Scope() { restore(); }
 
-void DeviceTies::Scope::restore() noexcept {
+void TiedOverDevices::Scope::restore() noexcept {
   for (auto former = formers_.rbegin(); former != formers_.rend(); ++former) {
     try {
       former->layer->use_tied_parameters(former->parameters);

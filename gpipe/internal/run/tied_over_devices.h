@@ -1,6 +1,7 @@
-// DeviceTies: parameters that stages on several devices use, and their copies on these devices.
-#ifndef GPIPE_INTERNAL_RUN_DEVICE_TIES_H_
-#define GPIPE_INTERNAL_RUN_DEVICE_TIES_H_
+// TiedOverDevices: parameters that stages on several devices use, and their copies on these
+// devices.
+#ifndef GPIPE_INTERNAL_RUN_TIED_OVER_DEVICES_H_
+#define GPIPE_INTERNAL_RUN_TIED_OVER_DEVICES_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -13,7 +14,7 @@
 
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/model/model_state.h"
-#include "gpipe/internal/processes/ties.h"
+#include "gpipe/internal/processes/tied_parameters.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/runtime/run_lock.h"
 #include "tied/tied_layer.h"
@@ -25,21 +26,22 @@ namespace gpipe::internal {
 // (TiedLayer), and only while a run lasts.
 //
 // Thread-safety: none; runs follow one another.
-class DeviceTies {
+class TiedOverDevices {
  public:
   using Partitions = std::vector<const std::vector<Layer>*>;
 
   // `devices`: [stage]. Throws c10::ValueError for a layer that needs a copy and cannot be given
   // one, and for a module that needs a copy and is in stages on two devices.
-  DeviceTies(const std::vector<std::vector<Layer>>& partitions, std::vector<c10::Device> devices);
+  TiedOverDevices(const std::vector<std::vector<Layer>>& partitions,
+                  std::vector<c10::Device> devices);
 
   // Allows one run at a time, also of several pipelines that give copies to the same layers: during
   // a run a layer has the copies of the run's pipeline.
   RunLock& run_lock() const { return run_lock_; }
 
-  // If there are no ties, the other functions have no effect.
-  const std::vector<Tie>& ties() const { return ties_; }
-  const std::vector<TieEdge>& edges() const { return edges_; }
+  // If there are no parameters, the other functions have no effect.
+  const std::vector<TiedParameter>& parameters() const { return parameters_; }
+  const std::vector<TiedEdge>& edges() const { return edges_; }
 
   // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: no other
   // code sees that gradient, so it is dropped. Unless the run `records`, it also throws if layers
@@ -63,7 +65,7 @@ class DeviceTies {
   // While the scope lives, the layers use the copies of their devices.
   class Scope {
    public:
-    Scope(const DeviceTies& ties, const Partitions& partitions);
+    Scope(const TiedOverDevices& tied_over_devices, const Partitions& partitions);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -81,7 +83,7 @@ class DeviceTies {
 
  private:
   struct Copy {
-    size_t tie;
+    size_t parameter;
     c10::Device device;
     at::Tensor tensor;  // undefined until the first refresh()
     // The parameter's version and storage when the copy got its values.
@@ -90,7 +92,8 @@ class DeviceTies {
     std::shared_ptr<c10::Event>
         used;  // recorded after the last write, or the last read by a run; null: none yet
   };
-  std::vector<Tie> find_ties(const std::vector<std::vector<Layer>>& partitions) const;
+  std::vector<TiedParameter> find_parameters(
+      const std::vector<std::vector<Layer>>& partitions) const;
   void check_layers(const std::vector<std::vector<Layer>>& partitions) const;
   static void note_use(Copy& copy, const c10::Stream& stream);
   // The copy of the stage's device, or the parameter itself.
@@ -98,11 +101,11 @@ class DeviceTies {
 
   std::vector<c10::Device> devices_;
   mutable RunLock run_lock_;
-  std::vector<Tie> ties_;
-  std::vector<TieEdge> edges_;
+  std::vector<TiedParameter> parameters_;
+  std::vector<TiedEdge> edges_;
   std::vector<Copy> copies_;
 };
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_RUN_DEVICE_TIES_H_
+#endif  // GPIPE_INTERNAL_RUN_TIED_OVER_DEVICES_H_

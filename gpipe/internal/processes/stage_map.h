@@ -1,6 +1,6 @@
-// Residence: in which process each stage of a placement is, and which stages are in this one.
-#ifndef GPIPE_INTERNAL_PROCESSES_RESIDENCE_H_
-#define GPIPE_INTERNAL_PROCESSES_RESIDENCE_H_
+// StageMap: in which process each stage of a placement is, and which stages are in this one.
+#ifndef GPIPE_INTERNAL_PROCESSES_STAGE_MAP_H_
+#define GPIPE_INTERNAL_PROCESSES_STAGE_MAP_H_
 
 #include <cstdint>
 #include <vector>
@@ -10,14 +10,14 @@
 namespace gpipe::internal {
 
 // A value.
-class Residence {
+class StageMap {
  public:
-  // The residence in a world of one process, which has all stages.
-  explicit Residence(const Placement& placement) : Residence(placement, 0, 1) {}
-  // The residence in process `rank` of `size`. Throws std::invalid_argument that says what to do if
-  // the placement's processes are not exactly these. Without Placement::processes each process has
-  // one worker.
-  Residence(const Placement& placement, int64_t rank, int64_t size);
+  // The map in a world of one process, which has all stages.
+  explicit StageMap(const Placement& placement) : StageMap(placement, 0, 1) {}
+  // The map in process `rank` of `size`. Throws std::invalid_argument that says what to do if the
+  // placement's processes are not exactly these. Without Placement::processes each process has one
+  // worker.
+  StageMap(const Placement& placement, int64_t rank, int64_t size);
 
   bool has_stage(int64_t stage) const { return process_of_stage(stage) == rank_; }
   int64_t process_of_stage(int64_t stage) const {
@@ -36,4 +36,4 @@ class Residence {
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_PROCESSES_RESIDENCE_H_
+#endif  // GPIPE_INTERNAL_PROCESSES_STAGE_MAP_H_

@@ -1,6 +1,7 @@
-// TieCopies: the copies of tied parameters, kept equal to what their owners have.
-#ifndef GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
-#define GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
+// TiedOverProcesses: the copies of tied parameters in several processes, kept equal to what their
+// owners have.
+#ifndef GPIPE_INTERNAL_PROCESSES_TIED_OVER_PROCESSES_H_
+#define GPIPE_INTERNAL_PROCESSES_TIED_OVER_PROCESSES_H_
 
 #include <c10/core/Device.h>
 
@@ -8,29 +9,29 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/processes/residence.h"
-#include "gpipe/internal/processes/ties.h"
+#include "gpipe/internal/processes/stage_map.h"
+#include "gpipe/internal/processes/tied_parameters.h"
 #include "gpipe/world.h"
 
 namespace gpipe::internal {
 
 // Thread-safety: none; the calls of a pipeline follow one another.
-class TieCopies {
+class TiedOverProcesses {
  public:
-  // `world` and `residence` are those of this process; `stages` is the number of stages in all.
+  // `world` and `stage_map` are those of this process; `stages` is the number of stages in all.
   // `device`: the device of the stages of this process.
-  TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
-            c10::Device device);
+  TiedOverProcesses(std::vector<TiedParameter> parameters, const StageMap& stage_map, size_t stages,
+                    World world, c10::Device device);
 
-  const std::vector<Tie>& ties() const { return ties_; }
-  const std::vector<TieEdge>& edges() const { return edges_; }
+  const std::vector<TiedParameter>& parameters() const { return parameters_; }
+  const std::vector<TiedEdge>& edges() const { return edges_; }
 
-  // [tie] '1' if this process owns the parameter and has never shared it, or may have changed it
-  // since; '0' otherwise. LibTorch's SGD changes no version counter, so a parameter that has got a
-  // gradient may have changed. Other changes without a new version are not seen.
+  // [parameter] '1' if this process owns the parameter and has never shared it, or may have changed
+  // it since; '0' otherwise. LibTorch's SGD changes no version counter, so a parameter that has got
+  // a gradient may have changed. Other changes without a new version are not seen.
   std::string changed() const;
-  // [tie] '1' if the parameter requires a gradient in this process, '0' if it is frozen, '-' if it
-  // is not in this process.
+  // [parameter] '1' if the parameter requires a gradient in this process, '0' if it is frozen, '-'
+  // if it is not in this process.
   std::string trained() const;
   // Throws FoundByAll for a parameter that its owner trains and that a process with a copy has
   // frozen: the owner would get only a part of its gradient. (If only the owner has frozen a
@@ -45,7 +46,7 @@ class TieCopies {
   // the run records, ModelState::check_parameters reports that.)
   void check_run(bool records) const;
   // Gives the owners' values of the changed parameters to the copies, in each replica. `changed`:
-  // [tie], the same in all processes. Called within in_call(), by all processes.
+  // [parameter], the same in all processes. Called within in_call(), by all processes.
   //
   // A failure elsewhere may end share() in one process and not in another. So the parameters count
   // as shared only after note_shared(), which follows a later exchange of the same call.
@@ -58,19 +59,20 @@ class TieCopies {
     const void* memory = nullptr;
     bool has_arrived = false;  // whether the values are in all processes
   };
-  Shared now(const Tie& tie) const;
+  Shared now(const TiedParameter& parameter) const;
 
-  std::vector<Tie> ties_;
-  std::vector<TieEdge> edges_;
+  std::vector<TiedParameter> parameters_;
+  std::vector<TiedEdge> edges_;
   World world_;
   c10::Device device_;
-  // [tie] The processes of a replica that have the parameter, ascending; the owner comes first.
+  // [parameter] The processes of a replica that have the parameter, ascending; the owner comes
+  // first.
   std::vector<std::vector<int64_t>> processes_;
-  std::vector<Shared> shared_;  // [tie] the values that were shared last
+  std::vector<Shared> shared_;  // [parameter] the values that were shared last
   bool had_gradients_ = false;  // whether a parameter had a gradient at the last share()
   uint64_t runs_ = 0;           // the runs noted by note_gradients() at the last share()
 };
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_PROCESSES_TIE_COPIES_H_
+#endif  // GPIPE_INTERNAL_PROCESSES_TIED_OVER_PROCESSES_H_

@@ -1,4 +1,4 @@
-#include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/model/remote_layers.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>

@@ -1,11 +1,11 @@
-// ForeignTensors: the tensors that layers of other processes have registered, and which layer here
+// RemoteTensors: the tensors that layers of other processes have registered, and which layer here
 // uses one nevertheless.
 //
 // A layer may use another layer's parameter without registering it (a captured module, a plain
 // member). Only its forward shows that. There the tensor is on meta, or a view of it has the values
 // from before the pipeline was made.
-#ifndef GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
-#define GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
+#ifndef GPIPE_INTERNAL_MODEL_REMOTE_TENSORS_H_
+#define GPIPE_INTERNAL_MODEL_REMOTE_TENSORS_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
@@ -23,9 +23,9 @@
 namespace gpipe::internal {
 
 // Thread-safety: const methods at any time, from any thread.
-class ForeignTensors {
+class RemoteTensors {
  public:
-  explicit ForeignTensors(int64_t process) : process_(process) {}
+  explicit RemoteTensors(int64_t process) : process_(process) {}
 
   // Adds the tensors of a layer of another process. Called before the layer's memory is freed
   // (move_to_meta).
@@ -35,9 +35,9 @@ class ForeignTensors {
   bool any_trained() const;
 
  private:
-  friend class ForeignUse;
+  friend class RemoteUse;
 
-  struct Foreign {
+  struct Remote {
     at::Tensor tensor;
     bool is_buffer = false;
     std::string name;   // its name in the model
@@ -49,24 +49,24 @@ class ForeignTensors {
     MemoryRange bytes;
   };
 
-  // Returns the foreign tensor that `tensor` is. A foreign tensor that is trained is also found by
-  // its former memory. Null: it is not foreign.
-  const Foreign* find(const at::Tensor& tensor) const;
-  std::string text_of(const Foreign& foreign, const std::string& user, bool is_loss) const;
+  // Returns the remote tensor that `tensor` is. A remote tensor that is trained is also found by
+  // its former memory. Null: it is not remote.
+  const Remote* find(const at::Tensor& tensor) const;
+  std::string text_of(const Remote& remote, const std::string& user, bool is_loss) const;
 
   int64_t process_;
-  std::vector<Foreign> all_;
+  std::vector<Remote> all_;
   std::unordered_map<const c10::TensorImpl*, size_t> by_tensor_;
   std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage_;
 };
 
 // Watches the operators that one layer, or the loss function, runs on this thread.
-class ForeignUse {
+class RemoteUse {
  public:
-  explicit ForeignUse(const ForeignTensors& tensors);
-  ~ForeignUse();
-  ForeignUse(const ForeignUse&) = delete;
-  ForeignUse& operator=(const ForeignUse&) = delete;
+  explicit RemoteUse(const RemoteTensors& tensors);
+  ~RemoteUse();
+  RemoteUse(const RemoteUse&) = delete;
+  RemoteUse& operator=(const RemoteUse&) = delete;
 
   // Throw c10::ValueError that says which tensor `user` ("layer 5 ('head')") has used of which
   // layer, where both are, and what to do. Reading a shape is allowed. It is an error only if the
@@ -79,13 +79,13 @@ class ForeignUse {
  private:
   struct Observer;
 
-  const ForeignTensors& tensors_;
-  ForeignUse* former_;
+  const RemoteTensors& tensors_;
+  RemoteUse* former_;
   at::CallbackHandle callback_;
-  const ForeignTensors::Foreign* found_ = nullptr;
+  const RemoteTensors::Remote* found_ = nullptr;
   bool has_old_values_ = false;  // `*found_` has values from before the pipeline was made
 };
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
+#endif  // GPIPE_INTERNAL_MODEL_REMOTE_TENSORS_H_

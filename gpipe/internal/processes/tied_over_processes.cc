@@ -1,4 +1,4 @@
-#include "gpipe/internal/processes/tie_copies.h"
+#include "gpipe/internal/processes/tied_over_processes.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/model/remote_layers.h"
 #include "gpipe/internal/processes/parcel_way.h"
 #include "gpipe/internal/processes/processes.h"
 
@@ -31,38 +31,39 @@ std::atomic<uint64_t> runs_with_gradients{0};
 
 }  // namespace
 
-void TieCopies::note_gradients() { ++runs_with_gradients; }
+void TiedOverProcesses::note_gradients() { ++runs_with_gradients; }
 
-TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
-                     c10::Device device)
-    : ties_(std::move(ties)),
-      edges_(edges_of(ties_, places_of(residence, stages))),
+TiedOverProcesses::TiedOverProcesses(std::vector<TiedParameter> parameters,
+                                     const StageMap& stage_map, size_t stages, World world,
+                                     c10::Device device)
+    : parameters_(std::move(parameters)),
+      edges_(edges_of(parameters_, places_of(stage_map, stages))),
       world_(std::move(world)),
       device_(device),
-      shared_(ties_.size()) {
-  for (const Tie& tie : ties_) {
+      shared_(parameters_.size()) {
+  for (const TiedParameter& parameter : parameters_) {
     std::vector<int64_t>& processes = processes_.emplace_back();
-    for (const int64_t stage : tie.stages) {
-      const int64_t process = residence.process_of_stage(stage);
+    for (const int64_t stage : parameter.stages) {
+      const int64_t process = stage_map.process_of_stage(stage);
       if (!contains(processes, process)) processes.push_back(process);
     }
   }
 }
 
-TieCopies::Shared TieCopies::now(const Tie& tie) const {
-  return {static_cast<int64_t>(tie.tensor._version()), tie.tensor.const_data_ptr(),
+TiedOverProcesses::Shared TiedOverProcesses::now(const TiedParameter& parameter) const {
+  return {static_cast<int64_t>(parameter.tensor._version()), parameter.tensor.const_data_ptr(),
           /*has_arrived=*/false};
 }
 
-std::string TieCopies::changed() const {
+std::string TiedOverProcesses::changed() const {
   const bool may_have_trained = had_gradients_ || runs_ != runs_with_gradients;
   std::string changed;
-  for (size_t k = 0; k < ties_.size(); ++k) {
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     const bool owned = processes_[k].front() == world_.process();
-    const Shared current = owned ? now(ties_[k]) : shared_[k];
+    const Shared current = owned ? now(parameters_[k]) : shared_[k];
     bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
     if (owned &&
-        (!shared_[k].has_arrived || may_have_trained || ties_[k].tensor.grad().defined())) {
+        (!shared_[k].has_arrived || may_have_trained || parameters_[k].tensor.grad().defined())) {
       same = false;
     }
     changed += same ? '0' : '1';
@@ -70,17 +71,17 @@ std::string TieCopies::changed() const {
   return changed;
 }
 
-std::string TieCopies::trained() const {
+std::string TiedOverProcesses::trained() const {
   std::string trained;
-  for (size_t k = 0; k < ties_.size(); ++k) {
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     const bool here = contains(processes_[k], world_.process());
-    trained += !here ? '-' : ties_[k].tensor.requires_grad() ? '1' : '0';
+    trained += !here ? '-' : parameters_[k].tensor.requires_grad() ? '1' : '0';
   }
   return trained;
 }
 
-void TieCopies::check_trained(const std::vector<std::string>& trained) const {
-  for (size_t k = 0; k < ties_.size(); ++k) {
+void TiedOverProcesses::check_trained(const std::vector<std::string>& trained) const {
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     for (int64_t replica = 0; replica < world_.replicas(); ++replica) {
       const auto rank_of = [&](int64_t process) { return world_.rank_of(replica, process); };
       const auto trains = [&](int64_t process) {
@@ -89,7 +90,7 @@ void TieCopies::check_trained(const std::vector<std::string>& trained) const {
       const int64_t owner = processes_[k].front();
       const auto frozen = std::find_if_not(processes_[k].begin(), processes_[k].end(), trains);
       if (!trains(owner) || frozen == processes_[k].end()) continue;
-      found_by_all(absl::StrCat("the tied parameter '", ties_[k].name, "' is frozen on rank ",
+      found_by_all(absl::StrCat("the tied parameter '", parameters_[k].name, "' is frozen on rank ",
                                 rank_of(*frozen),
                                 ", which has a copy, and requires a gradient on "
                                 "rank ",
@@ -100,32 +101,32 @@ void TieCopies::check_trained(const std::vector<std::string>& trained) const {
   }
 }
 
-void TieCopies::check_run(bool records) const {
-  for (size_t k = 0; k < ties_.size(); ++k) {
+void TiedOverProcesses::check_run(bool records) const {
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     if (!contains(processes_[k], world_.process())) continue;
     const bool owned = processes_[k].front() == world_.process();
-    at::Tensor tensor = ties_[k].tensor;
+    at::Tensor tensor = parameters_[k].tensor;
     const bool lost = !owned && tensor.grad().defined();
     if (lost) tensor.mutable_grad().reset();
     TORCH_CHECK(!lost,
                 "users' code (a hook, or a custom function) ran a backward of its own towards the "
                 "tied parameter '",
-                ties_[k].name, "' of process ", processes_[k].front(),
+                parameters_[k].name, "' of process ", processes_[k].front(),
                 ", of which this process has a copy, and that gradient would be lost. Give the "
                 "custom function the parameter as an argument and return its gradient, or put the "
                 "partitions that use it into one process");
     if (!owned || records) continue;
-    const Shared current = now(ties_[k]);
+    const Shared current = now(parameters_[k]);
     TORCH_CHECK(
         current.version == shared_[k].version && current.memory == shared_[k].memory,
-        "the tied parameter '", ties_[k].name,
+        "the tied parameter '", parameters_[k].name,
         "' was changed in place by a layer during the call, and its copies in other processes "
         "still have the old values. Change parameters between calls, or put the partitions that "
         "use it into one process");
   }
 }
 
-void TieCopies::share(const std::string& changed) {
+void TiedOverProcesses::share(const std::string& changed) {
   const c10::NoGradGuard no_grad;
   const int64_t first = world_.rank_of(world_.replica(), 0);
   std::set<LinkedProcesses::Direction> directions;  // of all processes of the replica
@@ -133,9 +134,9 @@ void TieCopies::share(const std::string& changed) {
   std::vector<Parcel> receives;
   std::vector<size_t> owned;
   std::vector<std::pair<size_t, at::Tensor>> copies;
-  for (size_t k = 0; k < ties_.size(); ++k) {
+  for (size_t k = 0; k < parameters_.size(); ++k) {
     if (changed.at(k) == '0') continue;
-    const at::Tensor& tensor = ties_[k].tensor;
+    const at::Tensor& tensor = parameters_[k].tensor;
     const int64_t owner = processes_[k].front();
     at::Tensor values;
     if (owner == world_.process()) {
@@ -152,7 +153,7 @@ void TieCopies::share(const std::string& changed) {
       receives.push_back({first + owner, bytes_of(copies.back().second)});
     }
   }
-  for (const size_t k : owned) shared_[k] = now(ties_[k]);
+  for (const size_t k : owned) shared_[k] = now(parameters_[k]);
   if (!directions.empty()) {
     // All processes of the replica take part, because the links of its runs are between all of
     // them, and serve here, too.
@@ -161,20 +162,22 @@ void TieCopies::share(const std::string& changed) {
     ParcelWay(world_, ranks, {directions.begin(), directions.end()}, device_).move(sends, receives);
   }
   // An optimizer changes the parameters that have a gradient, so these may change now.
-  const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
+  const auto has_gradient = [](const TiedParameter& parameter) {
+    return parameter.tensor.grad().defined();
+  };
   runs_ = runs_with_gradients;
-  had_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
+  had_gradients_ = std::any_of(parameters_.begin(), parameters_.end(), has_gradient);
   for (const auto& [k, values] : copies) {
     // If the model was built on meta, only parameters that layers here have registered have memory.
     // A parameter that a layer uses without registering it stays on the host when the layer is
     // moved.
-    if (ties_[k].tensor.device() != device_) give_memory(ties_[k].tensor, device_);
-    at::Tensor copy = ties_[k].tensor.detach();
+    if (parameters_[k].tensor.device() != device_) give_memory(parameters_[k].tensor, device_);
+    at::Tensor copy = parameters_[k].tensor.detach();
     copy.copy_(values);
   }
 }
 
-void TieCopies::note_shared() noexcept {
+void TiedOverProcesses::note_shared() noexcept {
   for (Shared& shared : shared_) shared.has_arrived = shared.version >= 0;
 }
 

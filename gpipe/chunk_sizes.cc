@@ -1,4 +1,4 @@
-#include "gpipe/cut_sizes.h"
+#include "gpipe/chunk_sizes.h"
 
 #include <algorithm>
 
@@ -10,16 +10,16 @@ int64_t quotient(int64_t a, int64_t b) { return a / b + (a % b == 0 ? 0 : 1); }
 
 }  // namespace
 
-CutSizes cut_sizes(int64_t rows, int64_t chunks) {
+ChunkSizes chunk_sizes(int64_t rows, int64_t chunks) {
   if (rows == 0) return {};
   const int64_t size = quotient(rows, std::min(chunks, rows));
   return {size, quotient(rows, size)};
 }
 
 std::vector<int64_t> micro_batch_sizes(int64_t rows, int64_t chunks) {
-  const CutSizes cut = cut_sizes(rows, chunks);
-  std::vector<int64_t> sizes(cut.micro_batches, cut.rows);
-  sizes.back() = rows - cut.rows * (cut.micro_batches - 1);
+  const ChunkSizes each = chunk_sizes(rows, chunks);
+  std::vector<int64_t> sizes(each.micro_batches, each.rows);
+  sizes.back() = rows - each.rows * (each.micro_batches - 1);
   return sizes;
 }
 

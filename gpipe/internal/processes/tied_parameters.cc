@@ -1,4 +1,4 @@
-#include "gpipe/internal/processes/ties.h"
+#include "gpipe/internal/processes/tied_parameters.h"
 
 #include <c10/util/Exception.h>
 
@@ -26,10 +26,10 @@ std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Modul
   return used;
 }
 
-Places places_of(const Residence& residence, size_t stages) {
+Places places_of(const StageMap& stage_map, size_t stages) {
   Places places;
   for (size_t stage = 0; stage < stages; ++stage) {
-    places.push_back(residence.process_of_stage(static_cast<int64_t>(stage)));
+    places.push_back(stage_map.process_of_stage(static_cast<int64_t>(stage)));
   }
   return places;
 }
@@ -42,8 +42,9 @@ Places places_of(const std::vector<c10::Device>& of_stages) {
   return places;
 }
 
-std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places) {
-  std::vector<Tie> all;
+std::vector<TiedParameter> tied_parameters_of(const std::vector<std::vector<Layer>>& partitions,
+                                              const Places& places) {
+  std::vector<TiedParameter> all;
   std::unordered_map<const c10::TensorImpl*, size_t> numbers;
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     for (const Layer& layer : partitions[stage]) {
@@ -60,16 +61,16 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, cons
     }
   }
   const auto place_of = [&](int64_t stage) { return places.at(static_cast<size_t>(stage)); };
-  const auto is_in_one_place = [&](const Tie& tie) {
-    const int64_t first = place_of(tie.stages.front());
-    return std::all_of(tie.stages.begin(), tie.stages.end(),
+  const auto is_in_one_place = [&](const TiedParameter& tied) {
+    const int64_t first = place_of(tied.stages.front());
+    return std::all_of(tied.stages.begin(), tied.stages.end(),
                        [&](int64_t stage) { return place_of(stage) == first; });
   };
   all.erase(std::remove_if(all.begin(), all.end(), is_in_one_place), all.end());
-  for (const Tie& tie : all) {
+  for (const TiedParameter& tied : all) {
     TORCH_CHECK_VALUE(
-        !tie.name.empty(), "partition ", tie.stages.front(), " uses a parameter of shape ",
-        tie.tensor.sizes(),
+        !tied.name.empty(), "partition ", tied.stages.front(), " uses a parameter of shape ",
+        tied.tensor.sizes(),
         " (TiedLayer::tied_parameters) that no layer before has registered, and "
         "another process or device uses it, too; register it in the first layer that uses "
         "it");
@@ -77,10 +78,10 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, cons
   return all;
 }
 
-std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places) {
-  std::vector<TieEdge> edges;
-  for (size_t number = 0; number < ties.size(); ++number) {
-    const std::vector<int64_t>& stages = ties[number].stages;
+std::vector<TiedEdge> edges_of(const std::vector<TiedParameter>& tied, const Places& places) {
+  std::vector<TiedEdge> edges;
+  for (size_t number = 0; number < tied.size(); ++number) {
+    const std::vector<int64_t>& stages = tied[number].stages;
     for (size_t k = 1; k < stages.size(); ++k) {
       // Stages in the same place exchange their terms through LeafSums, without an edge.
       if (places.at(static_cast<size_t>(stages[k - 1])) ==

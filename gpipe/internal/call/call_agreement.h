@@ -1,6 +1,6 @@
-// Together: the messages that the processes of a pipeline exchange before and after its runs.
-#ifndef GPIPE_INTERNAL_CALL_TOGETHER_H_
-#define GPIPE_INTERNAL_CALL_TOGETHER_H_
+// Call agreement: the messages that the processes of a pipeline exchange before and after its runs.
+#ifndef GPIPE_INTERNAL_CALL_CALL_AGREEMENT_H_
+#define GPIPE_INTERNAL_CALL_CALL_AGREEMENT_H_
 
 #include <c10/core/DeviceType.h>
 #include <torch/nn/module.h>
@@ -39,13 +39,13 @@ void add_terms(const StepOptions& options, CallTerms& terms);
 struct CallBegin {
   int64_t rows = 0;
   uint64_t seed = 0;
-  std::string changed_ties;
-  std::vector<std::string> trained_ties;  // [rank]
+  std::string changed_tied_parameters;
+  std::vector<std::string> trained_tied_parameters;  // [rank]
 };
 // Begins a call: exchanges and compares the terms of all processes. `first`: the process of the
 // first stage, in each replica. `chunks`: the number for all replicas. `name`: the name of the
 // call.
-CallBegin begin_together(const World& world, const std::string& name, const CallTerms& terms,
+CallBegin agree_at_begin(const World& world, const std::string& name, const CallTerms& terms,
                          int64_t first, int64_t chunks);
 
 // The weights of the micro-batches of all replicas, in the replicas' order. The last stage is in
@@ -78,7 +78,7 @@ struct CallLosses {
 // Ends a call. Returns the losses of all replicas, in the replicas' order. The last stage is in
 // process `last` of each replica, which gives its `losses`; others give none. Afterwards all
 // processes know what layers have registered in the call.
-CallLosses end_together(const World& world, const std::string& name,
+CallLosses agree_at_end(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations);
 
@@ -90,4 +90,4 @@ void agree_on_names(const World& world, const std::string& name, const std::stri
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_CALL_TOGETHER_H_
+#endif  // GPIPE_INTERNAL_CALL_CALL_AGREEMENT_H_

@@ -1,6 +1,6 @@
-// Ties: parameters that stages in several processes, or on several devices, share.
-#ifndef GPIPE_INTERNAL_PROCESSES_TIES_H_
-#define GPIPE_INTERNAL_PROCESSES_TIES_H_
+// Tied parameters: parameters that stages in several processes, or on several devices, share.
+#ifndef GPIPE_INTERNAL_PROCESSES_TIED_PARAMETERS_H_
+#define GPIPE_INTERNAL_PROCESSES_TIED_PARAMETERS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gpipe/internal/model/layer.h"
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 
 namespace gpipe::internal {
 
@@ -25,7 +25,7 @@ std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Modul
 // Each place has a copy. The first stage owns the parameter, so the optimizer of that stage's
 // process updates it. A micro-batch's terms of its gradient go from the last stage to the first.
 // Each stage adds its own term.
-struct Tie {
+struct TiedParameter {
   std::string name;  // in the model, where it is registered, as a message shows it
   at::Tensor tensor;
   std::vector<int64_t> stages;  // the stages that use it, ascending
@@ -33,21 +33,23 @@ struct Tie {
 
 // Places are, by stage, the numbers of the places that the stages are in.
 using Places = std::vector<int64_t>;
-Places places_of(const Residence& residence, size_t stages);  // a stage's place is its process
+Places places_of(const StageMap& stage_map, size_t stages);   // a stage's place is its process
 Places places_of(const std::vector<c10::Device>& of_stages);  // a stage's place is its device
 
-// The ties of a model in the order of its parameters, which is the same in all processes. Throws
-// c10::ValueError if the first layer that uses a tie has not registered it.
-std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places);
+// The tied parameters of a model in the order of its parameters, which is the same in all
+// processes. Throws c10::ValueError if the first layer that uses one has not registered it.
+std::vector<TiedParameter> tied_parameters_of(const std::vector<std::vector<Layer>>& partitions,
+                                              const Places& places);
 
-// Says that the terms of a tie's gradient go from the target stage's place to the source stage's.
-struct TieEdge {
-  size_t tie = 0;  // the index of the tie
+// Says that the terms of a tied parameter's gradient go from the target stage's place to the source
+// stage's.
+struct TiedEdge {
+  size_t parameter = 0;  // the index of the tied parameter
   int64_t source_stage = 0;
   int64_t target_stage = 0;  // this stage's terms go to the source stage
 };
-std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places);
+std::vector<TiedEdge> edges_of(const std::vector<TiedParameter>& tied, const Places& places);
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_PROCESSES_TIES_H_
+#endif  // GPIPE_INTERNAL_PROCESSES_TIED_PARAMETERS_H_

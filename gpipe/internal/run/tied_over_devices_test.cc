@@ -1,4 +1,4 @@
-#include "gpipe/internal/run/device_ties.h"
+#include "gpipe/internal/run/tied_over_devices.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -43,12 +43,12 @@ constexpr c10::DeviceType kOther = c10::kMeta;
 bool share_the_lock(const torch::nn::Sequential& model, const std::vector<c10::DeviceType>& types) {
   const std::vector<c10::Device> devices(types.begin(), types.end());
   const auto partitions = partitions_of(model, std::vector<int64_t>(types.size(), 1));
-  const DeviceTies one(partitions, devices);
-  const DeviceTies another(partitions, devices);
+  const TiedOverDevices one(partitions, devices);
+  const TiedOverDevices another(partitions, devices);
   return one.run_lock().excludes(another.run_lock());
 }
 
-TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
+TEST(TiedOverDevices, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
   const First first;
   const torch::nn::Sequential model(first, torch::nn::Linear(2, 2), Later(first->weight));
   EXPECT_TRUE(share_the_lock(model, {kFirst, kFirst, kOther}));
@@ -63,21 +63,23 @@ TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
 
 // Two pipelines over different layers do not exclude each other's runs. A third pipeline, which has
 // the layers of both, excludes the runs of each.
-TEST(DeviceTies, APipelineExcludesAllThatGiveItsLayersCopies) {
-  const auto ties_of = [](const torch::nn::Sequential& model) {
-    return DeviceTies(partitions_of(model, {1, 1}), {c10::Device(kFirst), c10::Device(kOther)});
+TEST(TiedOverDevices, APipelineExcludesAllThatGiveItsLayersCopies) {
+  const auto tied_over = [](const torch::nn::Sequential& model) {
+    return TiedOverDevices(partitions_of(model, {1, 1}),
+                           {c10::Device(kFirst), c10::Device(kOther)});
   };
   const First a, b;
   const Later of_a(a->weight), of_b(b->weight);
-  const DeviceTies one = ties_of(torch::nn::Sequential(a, of_a));
-  const DeviceTies another = ties_of(torch::nn::Sequential(b, of_b));
+  const TiedOverDevices one = tied_over(torch::nn::Sequential(a, of_a));
+  const TiedOverDevices another = tied_over(torch::nn::Sequential(b, of_b));
   EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
-  const DeviceTies both = DeviceTies(partitions_of(torch::nn::Sequential(a, b, of_a, of_b), {2, 2}),
-                                     {c10::Device(kFirst), c10::Device(kOther)});
+  const TiedOverDevices both =
+      TiedOverDevices(partitions_of(torch::nn::Sequential(a, b, of_a, of_b), {2, 2}),
+                      {c10::Device(kFirst), c10::Device(kOther)});
   EXPECT_TRUE(both.run_lock().excludes(one.run_lock()));
   EXPECT_TRUE(both.run_lock().excludes(another.run_lock()));
   EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
-  EXPECT_TRUE(ties_of(torch::nn::Sequential(b, of_b)).run_lock().excludes(both.run_lock()));
+  EXPECT_TRUE(tied_over(torch::nn::Sequential(b, of_b)).run_lock().excludes(both.run_lock()));
 }
 
 }  // namespace

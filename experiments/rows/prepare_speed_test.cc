@@ -1,4 +1,4 @@
-#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/prepare_speed.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,48 +50,48 @@ class PlanSpeedTest : public ::testing::Test {
 };
 
 TEST_F(PlanSpeedTest, EveryVariantIsMeasuredAndSimulated) {
-  const Plan plan = plan_speed(tiny());
-  EXPECT_EQ(plan.name, "tiny_speed");
-  EXPECT_EQ(plan.edition, "2019-06");
+  const ExperimentRun prepared = prepare_speed(tiny());
+  EXPECT_EQ(prepared.name, "tiny_speed");
+  EXPECT_EQ(prepared.edition, "2019-06");
   std::vector<std::string> rows;
-  for (const Variant& variant : plan.variants) {
+  for (const Variant& variant : prepared.variants) {
     EXPECT_EQ(variant.refusal, "");
     rows.push_back(variant.name + " " + to_text(variant.way));
   }
   EXPECT_THAT(rows, ElementsAre("baseline measured", "baseline simulated", "pipeline-2 measured",
                                 "pipeline-2 simulated"));
-  EXPECT_THAT(plan.remarks, ElementsAre("Published: somewhere.", HasSubstr("--scale=smoke"),
-                                        HasSubstr("Simulated: ")));
+  EXPECT_THAT(prepared.remarks, ElementsAre("Published: somewhere.", HasSubstr("--scale=smoke"),
+                                            HasSubstr("Simulated: ")));
 }
 
 TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
   set("ways", "simulated");
-  const Plan plan = plan_speed(tiny());
-  ASSERT_EQ(plan.variants.size(), 2);
-  EXPECT_EQ(plan.variants[0].way, Origin::kSimulated);
-  EXPECT_EQ(plan.remarks.size(), 2);
+  const ExperimentRun prepared = prepare_speed(tiny());
+  ASSERT_EQ(prepared.variants.size(), 2);
+  EXPECT_EQ(prepared.variants[0].way, Origin::kSimulated);
+  EXPECT_EQ(prepared.remarks.size(), 2);
   set("chunks", "2");
-  EXPECT_THAT([] { plan_speed(tiny()); },
+  EXPECT_THAT([] { prepare_speed(tiny()); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("is for measured rows")));
 }
 
 TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
   set("balance", "1,1");
-  const Plan plan = plan_speed(tiny());
-  ASSERT_EQ(plan.variants.size(), 2);
-  EXPECT_EQ(plan.variants[1].way, Origin::kMeasured);
+  const ExperimentRun prepared = prepare_speed(tiny());
+  ASSERT_EQ(prepared.variants.size(), 2);
+  EXPECT_EQ(prepared.variants[1].way, Origin::kMeasured);
   set("ways", "measured,simulated");
-  EXPECT_EQ(plan_speed(tiny()).variants.size(), 4);
+  EXPECT_EQ(prepare_speed(tiny()).variants.size(), 4);
   set("ways", "");
   set("balance", "2,2");
-  EXPECT_THAT([] { plan_speed(tiny()); },
+  EXPECT_THAT([] { prepare_speed(tiny()); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("sums up to 4")));
 }
 
 TEST_F(PlanSpeedTest, LinksThatCannotBeAreRefused) {
   set("link_latency", "-1");
   EXPECT_THAT(
-      [] { plan_speed(tiny()); },
+      [] { prepare_speed(tiny()); },
       ThrowsMessage<std::invalid_argument>(HasSubstr("--link_latency=-1: give a number from 0")));
 }
 

@@ -1,6 +1,6 @@
-// Foreign layers: layers of other processes, which have shapes in this process but no memory.
-#ifndef GPIPE_INTERNAL_MODEL_FOREIGN_LAYERS_H_
-#define GPIPE_INTERNAL_MODEL_FOREIGN_LAYERS_H_
+// Remote layers: layers of other processes, which have shapes in this process but no memory.
+#ifndef GPIPE_INTERNAL_MODEL_REMOTE_LAYERS_H_
+#define GPIPE_INTERNAL_MODEL_REMOTE_LAYERS_H_
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -34,4 +34,4 @@ void give_memory(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace gpipe::internal
 
-#endif  // GPIPE_INTERNAL_MODEL_FOREIGN_LAYERS_H_
+#endif  // GPIPE_INTERNAL_MODEL_REMOTE_LAYERS_H_

@@ -1,4 +1,4 @@
-#include "gpipe/distributed/meet/errands.h"
+#include "gpipe/distributed/meet/detached_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -13,23 +13,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-TEST(Errands, GiveWhatTheCallReturnsOrThrows) {
-  Errands errands;
-  EXPECT_EQ(errands.begin([] { return std::string("text"); }).get(), "text");
-  auto throws = errands.begin([]() -> int { throw std::out_of_range("no such key"); });
+TEST(DetachedCalls, GiveWhatTheCallReturnsOrThrows) {
+  DetachedCalls calls;
+  EXPECT_EQ(calls.begin([] { return std::string("text"); }).get(), "text");
+  auto throws = calls.begin([]() -> int { throw std::out_of_range("no such key"); });
   EXPECT_THROW(throws.get(), std::out_of_range);
 }
 
 // The destructor does not wait for a call that does not end, and the call keeps what it owns.
-TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
+TEST(DetachedCalls, OneThatDoesNotEndHoldsNobodyUp) {
   std::promise<void> never;
   auto owned = std::make_shared<int>(1);
   const std::weak_ptr<int> observed = owned;
   const Clock::time_point begin = Clock::now();
   {
-    Errands errands;
+    DetachedCalls calls;
     // The call owns an object, which must live until the call ends.
-    auto result = errands.begin([owned = std::move(owned), wait = never.get_future().share()] {
+    auto result = calls.begin([owned = std::move(owned), wait = never.get_future().share()] {
       wait.wait();
       return *owned;
     });
@@ -43,13 +43,13 @@ TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
   EXPECT_TRUE(observed.expired());
 }
 
-TEST(Errands, ThoseThatAreAboutToEndAreWaitedFor) {
+TEST(DetachedCalls, ThoseThatAreAboutToEndAreWaitedFor) {
   std::promise<void> soon;
   auto owned = std::make_shared<int>(1);
   const std::weak_ptr<int> observed = owned;
   {
-    Errands errands;
-    (void)errands.begin(
+    DetachedCalls calls;
+    (void)calls.begin(
         [owned = std::move(owned), wait = soon.get_future().share()] { wait.wait(); });
     soon.set_value();
   }

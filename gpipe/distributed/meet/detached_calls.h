@@ -1,9 +1,9 @@
-// Errands: blocking calls that cannot be canceled, each on a thread of its own.
+// DetachedCalls: blocking calls that cannot be canceled, each on a thread of its own.
 //
 // Some calls of c10d and Gloo wait for other processes without a limit and cannot be stopped. With
-// Errands a caller waits for the result only as long as that makes sense.
-#ifndef GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
-#define GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
+// DetachedCalls a caller waits for the result only as long as that makes sense.
+#ifndef GPIPE_DISTRIBUTED_MEET_DETACHED_CALLS_H_
+#define GPIPE_DISTRIBUTED_MEET_DETACHED_CALLS_H_
 
 #include <chrono>
 #include <future>
@@ -20,17 +20,17 @@ namespace gpipe::distributed {
 // Thread-safety: one thread at a time.
 //
 // Example:
-//   Errands errands;
-//   std::future<std::string> value = errands.begin([store] { return store->get("key"); });
+//   DetachedCalls calls;
+//   std::future<std::string> value = calls.begin([store] { return store->get("key"); });
 //   if (value.wait_for(limit) != std::future_status::ready) throw std::runtime_error("no answer");
-class Errands {
+class DetachedCalls {
  public:
-  Errands() = default;
+  DetachedCalls() = default;
   // Waits for the calls that are about to end, and detaches the threads of the others: these only
   // wait for other processes, so they may still run when this process ends.
-  ~Errands();
-  Errands(const Errands&) = delete;
-  Errands& operator=(const Errands&) = delete;
+  ~DetachedCalls();
+  DetachedCalls(const DetachedCalls&) = delete;
+  DetachedCalls& operator=(const DetachedCalls&) = delete;
 
   // The future neither waits in its destructor nor needs this object.
   template <typename Call>
@@ -50,16 +50,16 @@ class Errands {
   }
 
  private:
-  struct Errand {
+  struct DetachedCall {
     std::thread thread;
     std::future<void> done;
   };
 
   void forget_done();
 
-  std::list<Errand> threads_;
+  std::list<DetachedCall> threads_;
 };
 
 }  // namespace gpipe::distributed
 
-#endif  // GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
+#endif  // GPIPE_DISTRIBUTED_MEET_DETACHED_CALLS_H_

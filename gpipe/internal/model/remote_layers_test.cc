@@ -1,4 +1,4 @@
-#include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/model/remote_layers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 
-TEST(ForeignLayers, TensorsStayTheSameObjectsAndHaveNoMemory) {
+TEST(RemoteLayers, TensorsStayTheSameObjectsAndHaveNoMemory) {
   torch::nn::Linear linear(3, 2);
   const at::Tensor weight = linear->weight;
   c10::weak_intrusive_ptr<c10::StorageImpl> memory = weight.storage().getWeakStorageImpl();
@@ -32,7 +32,7 @@ TEST(ForeignLayers, TensorsStayTheSameObjectsAndHaveNoMemory) {
   EXPECT_FALSE(weight.grad().defined());
 }
 
-TEST(ForeignLayers, BuffersTooAlsoCountersAndUndefinedOnes) {
+TEST(RemoteLayers, BuffersTooAlsoCountersAndUndefinedOnes) {
   torch::nn::BatchNorm1d norm(4);
   torch::nn::BatchNorm1d without(torch::nn::BatchNorm1dOptions(4).track_running_stats(false));
   move_to_meta(*norm);
@@ -42,7 +42,7 @@ TEST(ForeignLayers, BuffersTooAlsoCountersAndUndefinedOnes) {
   EXPECT_EQ(norm->num_batches_tracked.scalar_type(), at::kLong);
 }
 
-TEST(ForeignLayers, MemoryComesBackAndGradientsWithIt) {
+TEST(RemoteLayers, MemoryComesBackAndGradientsWithIt) {
   torch::nn::Linear linear(2, 2);
   const at::Tensor input = torch::ones({1, 2});
   linear->forward(input).sum().backward();  // so that parameters have an accumulator of the CPU
@@ -58,7 +58,7 @@ TEST(ForeignLayers, MemoryComesBackAndGradientsWithIt) {
   EXPECT_THAT(linear->weight.grad(), EqualsBitwise(torch::ones({2, 2})));
 }
 
-TEST(ForeignLayers, StridesStay) {
+TEST(RemoteLayers, StridesStay) {
   torch::nn::Linear linear(2, 3);
   linear->weight.set_data(torch::ones({2, 3}).t());
   move_to_meta(*linear);
@@ -66,7 +66,7 @@ TEST(ForeignLayers, StridesStay) {
   EXPECT_EQ(linear->weight.strides(), (std::vector<int64_t>{1, 3}));
 }
 
-TEST(ForeignLayers, MaterializeFillsWhatIsOnMetaAndNothingElse) {
+TEST(RemoteLayers, MaterializeFillsWhatIsOnMetaAndNothingElse) {
   torch::nn::BatchNorm1d norm(2);
   move_to_meta(*norm, {norm->weight.unsafeGetTensorImpl()});
   give_memory(norm->running_var, c10::kCPU);

@@ -1,4 +1,4 @@
-#include "gpipe/internal/call/together.h"
+#include "gpipe/internal/call/call_agreement.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -154,7 +154,7 @@ void add_terms(const StepOptions& options, CallTerms& terms) {
   terms.same.emplace_back("whether StepOptions have a schedule", yes_or_no(options.has_schedule()));
 }
 
-CallBegin begin_together(const World& world, const std::string& name, const CallTerms& terms,
+CallBegin agree_at_begin(const World& world, const std::string& name, const CallTerms& terms,
                          int64_t first, int64_t chunks) {
   Processes& processes = *world.processes();
   std::vector<CallTerms> of_ranks;
@@ -173,8 +173,9 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
   static std::atomic<bool> told{false};
   const std::string text = told ? "" : zero_grads_text(of_ranks);
   if (!text.empty() && !told.exchange(true)) log_warning(name + ": " + text);
-  begin.changed_ties = changed_ties(of_ranks);
-  for (CallTerms& of_rank : of_ranks) begin.trained_ties.push_back(std::move(of_rank.trained_ties));
+  begin.changed_tied_parameters = changed_tied_parameters(of_ranks);
+  for (CallTerms& of_rank : of_ranks)
+    begin.trained_tied_parameters.push_back(std::move(of_rank.trained_tied_parameters));
   return begin;
 }
 
@@ -246,7 +247,7 @@ std::vector<double> weights_of_all(const World& world, const std::string& name,
       world, exchange_long(*world.processes(), "the weights of " + name, to_bytes(own)), last);
 }
 
-CallLosses end_together(const World& world, const std::string& name,
+CallLosses agree_at_end(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations) {
   std::vector<std::pair<double, double>> own;  // a loss and its share

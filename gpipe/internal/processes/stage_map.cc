@@ -1,4 +1,4 @@
-#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/stage_map.h"
 
 #include <algorithm>
 #include <numeric>
@@ -19,7 +19,7 @@ std::vector<int64_t> processes_of(const Placement& placement, int64_t size) {
 
 }  // namespace
 
-Residence::Residence(const Placement& placement, int64_t rank, int64_t size)
+StageMap::StageMap(const Placement& placement, int64_t rank, int64_t size)
     : rank_(rank), process_of_worker_(processes_of(placement, size)) {
   std::vector<bool> used(static_cast<size_t>(size), false);
   for (size_t worker = 0; worker < process_of_worker_.size(); ++worker) {

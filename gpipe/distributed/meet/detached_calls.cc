@@ -1,4 +1,4 @@
-#include "gpipe/distributed/meet/errands.h"
+#include "gpipe/distributed/meet/detached_calls.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -11,25 +11,25 @@ constexpr std::chrono::milliseconds kPatience{300};
 
 }  // namespace
 
-Errands::~Errands() {
+DetachedCalls::~DetachedCalls() {
   const Clock::time_point end = Clock::now() + kPatience;
-  for (Errand& errand : threads_) {
-    if (errand.done.wait_until(end) == std::future_status::ready) {
-      errand.thread.join();
+  for (DetachedCall& call : threads_) {
+    if (call.done.wait_until(end) == std::future_status::ready) {
+      call.thread.join();
     } else {
-      errand.thread.detach();
+      call.thread.detach();
     }
   }
 }
 
-void Errands::forget_done() {
-  for (auto errand = threads_.begin(); errand != threads_.end();) {
-    if (errand->done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      ++errand;
+void DetachedCalls::forget_done() {
+  for (auto call = threads_.begin(); call != threads_.end();) {
+    if (call->done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      ++call;
       continue;
     }
-    errand->thread.join();
-    errand = threads_.erase(errand);
+    call->thread.join();
+    call = threads_.erase(call);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "gpipe/internal/processes/tie_copies.h"
+#include "gpipe/internal/processes/tied_over_processes.h"
 
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
@@ -27,21 +27,23 @@ class FakeProcesses final : public testing::ProcessesOfTwo {
 };
 
 // Shares the changed parameters in a call that succeeds.
-void share(TieCopies& copies) {
+void share(TiedOverProcesses& copies) {
   copies.share(copies.changed());
   copies.note_shared();
 }
 
 // The copies of a process that owns the parameter.
-TieCopies copies_of(const at::Tensor& parameter, const std::shared_ptr<FakeProcesses>& processes) {
-  return TieCopies({{"a.weight", parameter, {0, 1}}}, Residence(Placement::one_each(2), 0, 2),
-                   /*stages=*/2, World(processes, 0, 2), c10::kCPU);
+TiedOverProcesses copies_of(const at::Tensor& parameter,
+                            const std::shared_ptr<FakeProcesses>& processes) {
+  return TiedOverProcesses({{"a.weight", parameter, {0, 1}}},
+                           StageMap(Placement::one_each(2), 0, 2),
+                           /*stages=*/2, World(processes, 0, 2), c10::kCPU);
 }
 
-TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
+TEST(TiedOverProcesses, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
-  TieCopies copies = copies_of(parameter, processes);
+  TiedOverProcesses copies = copies_of(parameter, processes);
   EXPECT_EQ(copies.changed(), "1");
   share(copies);
   EXPECT_EQ(copies.changed(), "0");
@@ -49,22 +51,22 @@ TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   EXPECT_EQ(copies.changed(), "1");
   share(copies);
   EXPECT_EQ(copies.changed(), "0");
-  TieCopies::note_gradients();  // an optimizer may write into data()
+  TiedOverProcesses::note_gradients();  // an optimizer may write into data()
   EXPECT_EQ(copies.changed(), "1");
 }
 
 // Two pipelines have the same layers: one trains, the other evaluates. If the trained one has run,
 // the other one must share the parameter again.
-TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
+TEST(TiedOverProcesses, AreSharedAfterARunOfAnotherPipeline) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
-  TieCopies trained = copies_of(parameter, processes);
-  TieCopies evaluated = copies_of(parameter, processes);
-  TieCopies::note_gradients();
+  TiedOverProcesses trained = copies_of(parameter, processes);
+  TiedOverProcesses evaluated = copies_of(parameter, processes);
+  TiedOverProcesses::note_gradients();
   share(trained);
   share(evaluated);
   EXPECT_EQ(evaluated.changed(), "0");
-  TieCopies::note_gradients();
+  TiedOverProcesses::note_gradients();
   share(trained);
   EXPECT_EQ(trained.changed(), "0");
   EXPECT_EQ(evaluated.changed(), "1");
@@ -72,10 +74,10 @@ TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
 
 // If a share failed, the values may have arrived in some of the other processes. So the parameter
 // counts as changed, even if it has its former values again.
-TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
+TEST(TiedOverProcesses, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
-  TieCopies copies = copies_of(parameter, processes);
+  TiedOverProcesses copies = copies_of(parameter, processes);
   share(copies);
   const at::Tensor before = parameter.detach();
   parameter.set_data(at::ones({3}) * 2);
@@ -90,10 +92,10 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
 
 // Until note_shared(), another process may have failed before it took the values that were sent. So
 // the parameter still counts as changed.
-TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
+TEST(TiedOverProcesses, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
-  TieCopies copies = copies_of(parameter, processes);
+  TiedOverProcesses copies = copies_of(parameter, processes);
   copies.share(copies.changed());
   EXPECT_EQ(copies.changed(), "1");
   share(copies);
@@ -101,10 +103,10 @@ TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
 }
 
 // If the run records, ModelState::check_parameters reports the change, so check_run() does not.
-TEST(TieCopies, ALayersChangeInPlaceIsRefused) {
+TEST(TiedOverProcesses, ALayersChangeInPlaceIsRefused) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
-  TieCopies copies = copies_of(parameter, processes);
+  TiedOverProcesses copies = copies_of(parameter, processes);
   copies.share("1");
   EXPECT_NO_THROW(copies.check_run(/*records=*/false));
   parameter.mul_(2);

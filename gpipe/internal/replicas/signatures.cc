@@ -1,4 +1,4 @@
-#include "gpipe/internal/replicas/forms.h"
+#include "gpipe/internal/replicas/signatures.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr int64_t kMessage = 192;  // bytes for a form; each number in it has 20 digits at most
+constexpr int64_t kMessage = 192;  // bytes for a signature; each number in it has 20 digits at most
 
 at::Tensor zero_bytes(int64_t count) { return at::zeros({count}, c10::TensorOptions(c10::kByte)); }
 
@@ -36,7 +36,7 @@ std::vector<at::Tensor> given_by_replicas(const World& world, const at::Tensor& 
 
 }  // namespace
 
-std::string form_of(const std::vector<at::Tensor>& tensors) {
+std::string signature_of(const std::vector<at::Tensor>& tensors) {
   std::string text;
   size_t bytes = 0;
   size_t trained = 0;
@@ -51,12 +51,12 @@ std::string form_of(const std::vector<at::Tensor>& tensors) {
                   " bytes, ", std::hash<std::string>()(text));
 }
 
-void check_forms(const World& world, const std::string& what,
-                 const std::vector<std::string>& forms) {
+void check_signatures(const World& world, const std::string& what,
+                      const std::vector<std::string>& signatures) {
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank % world.processes_each();
-    const std::string& here = forms.at(static_cast<size_t>(rank));
-    const std::string& there = forms.at(static_cast<size_t>(first));
+    const std::string& here = signatures.at(static_cast<size_t>(rank));
+    const std::string& there = signatures.at(static_cast<size_t>(first));
     if (here == there) continue;
     found_by_all(what + " of the replicas differ: " + there + " on rank " + std::to_string(first) +
                  ", and " + here + " on rank " + std::to_string(rank) +
@@ -66,17 +66,18 @@ void check_forms(const World& world, const std::string& what,
   }
 }
 
-void agree_on_forms(const World& world, const std::string& what,
-                    const std::vector<at::Tensor>& tensors) {
-  check_forms(world, what,
-              exchange_long(*world.processes(), what, form_of(tensors), /*is_patient=*/true));
+void agree_on_signatures(const World& world, const std::string& what,
+                         const std::vector<at::Tensor>& tensors) {
+  check_signatures(
+      world, what,
+      exchange_long(*world.processes(), what, signature_of(tensors), /*is_patient=*/true));
 }
 
-bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors) {
-  const std::string form = form_of(tensors);
-  TORCH_INTERNAL_ASSERT(static_cast<int64_t>(form.size()) <= kMessage);
+bool have_same_signature(const World& world, const std::vector<at::Tensor>& tensors) {
+  const std::string signature = signature_of(tensors);
+  TORCH_INTERNAL_ASSERT(static_cast<int64_t>(signature.size()) <= kMessage);
   const at::Tensor own = zero_bytes(kMessage);
-  std::memcpy(own.mutable_data_ptr(), form.data(), form.size());
+  std::memcpy(own.mutable_data_ptr(), signature.data(), signature.size());
   const std::vector<at::Tensor> of_all = given_by_replicas(world, own);
   return std::all_of(of_all.begin(), of_all.end(), [&](const at::Tensor& bytes) {
     return std::memcmp(bytes.const_data_ptr(), own.const_data_ptr(), kMessage) == 0;
