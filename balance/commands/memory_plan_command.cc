@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -16,6 +17,7 @@
 #include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
 #include "balance/costs/parsed_json.h"
+#include "balance/memory/link_memory.h"
 #include "balance/memory/memory_plan.h"
 #include "balance/memory/memory_plan_json.h"
 #include "balance/memory/memory_plan_text.h"
@@ -26,6 +28,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "command/wrap.h"
 #include "command/wrong_value.h"
 #include "gpipe/chunk_sizes.h"
 #include "text/memory_size.h"
@@ -49,6 +52,7 @@ struct Settings {
   std::string optimizer = "sgd";
   std::optional<at::ScalarType> autocast;
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
+  bool links = false;
   std::string json, svg;  // absolute paths
 };
 
@@ -88,6 +92,8 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
                "cuda");
   flags.parsed("autocast", settings.autocast, parse_autocast, autocast_help());
   flags.add("deferred_batch_norm", options.deferred_batch_norm(), deferred_batch_norm_help());
+  flags.add("links", settings.links,
+            "Say also what links between GPUs may hold, with a process for each device.");
   flags.add("json", settings.json, "Write the plan as JSON to this file too.");
   flags.add("svg", settings.svg, "Draw what each device holds during a step to this file.");
 }
@@ -148,6 +154,26 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan,
   return json_text(json);
 }
 
+// What links may hold, as a paragraph.
+std::string link_text(const MemoryPlan& plan) {
+  const std::vector<LinkMemory> links = link_memory(plan.trace, plan.device_of_stage);
+  int64_t most = 0;
+  for (const LinkMemory& each : links) {
+    most = std::max({most, each.ahead + each.waiting, each.buffers});
+  }
+  const text::MemoryUnit unit = text::memory_unit(most);
+  std::vector<std::string> messages, buffers;
+  for (const LinkMemory& each : links) {
+    messages.push_back(text::in_unit(each.ahead + each.waiting, unit));
+    buffers.push_back(text::in_unit(each.buffers, unit));
+  }
+  return command::wrap(
+      absl::StrFormat("Links between GPUs, with a process for each device, take at most so many "
+                      "%s besides: %s for messages, %s for NCCL's buffers (by device).",
+                      unit.name, absl::StrJoin(messages, ", "), absl::StrJoin(buffers, ", ")),
+      80, 0, 0);
+}
+
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   const int64_t micro_batches =
@@ -159,6 +185,7 @@ int run(const Settings& settings) {
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   const MemoryPlan memory_plan = plan(settings, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
+  if (settings.links) std::cout << link_text(memory_plan) << std::flush;
   const std::optional<WorstCase> worst = worst_case_of(settings, interrupt);
   std::cout << to_text(worst) << std::flush;
   command::write_result(settings.json, json_of(settings, memory_plan, worst));

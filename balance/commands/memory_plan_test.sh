@@ -43,6 +43,10 @@ for device in plan["devices"]:
     assert device["total_bytes"] == sum(device["peak"]["bytes"].values()), device
 END
 
+grep -q "Links between" "$work/out" && fail "links, unasked"
+"$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --links >"$work/links" 2>&1 || fail "--links"
+grep -q "^Links between GPUs" "$work/links" || fail "no links: $(cat "$work/links")"
+
 grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: $(cat "$work/out")"
 "$program" "${small[@]}" --device=cpu >"$work/cpu" 2>&1 || fail "a plan for the CPU"
 grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$work/cpu")"

@@ -84,6 +84,7 @@ void MadeMemory::note(const at::Tensor& tensor, bool is_made) {
     const bool made_here = is_made && storage->device() == device_;
     auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>(StoragePtr::reclaim_copy(storage));
     found = noted_.emplace(storage, Noted{std::move(weak), noted_.size(), made_here, {}}).first;
+    if (!is_made) on_other_(storage);
   }
   if (!found->second.made_here) return;
   if (tensor.is_inference()) {  // it does not count its changes
@@ -99,18 +100,15 @@ void MadeMemory::leave_out(const at::Tensor& tensor) {
   if (found != noted_.end()) found->second.made_here = false;
 }
 
-std::vector<MadeMemory::Made> MadeMemory::take() {
-  std::vector<std::pair<size_t, Made>> found;
-  for (auto& [address, noted] : noted_) {
+std::vector<MadeMemory::Made> MadeMemory::held() const {
+  std::vector<Made> made;
+  for (const auto& [address, noted] : noted_) {
     if (!noted.made_here) continue;
     StoragePtr storage = noted.storage.lock();
-    if (storage) found.push_back({noted.number, {std::move(storage), std::move(noted.changes)}});
+    if (storage) made.push_back({std::move(storage), noted.number, noted.changes});
   }
-  noted_.clear();
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Made> made;
-  for (auto& each : found) made.push_back(std::move(each.second));
+  std::sort(made.begin(), made.end(),
+            [](const Made& a, const Made& b) { return a.number < b.number; });
   return made;
 }
 

@@ -8,8 +8,11 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace gpipe::internal {
@@ -29,7 +32,12 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 // Thread-safety: none.
 class MadeMemory {
  public:
-  explicit MadeMemory(c10::Device device) : device_(device) {}
+  // Called before an operator is given a storage that was neither made here nor given to one
+  // before. What it throws is lost.
+  using OnOther = std::function<void(const c10::StorageImpl*)>;
+
+  MadeMemory(c10::Device device, OnOther on_other)
+      : device_(device), on_other_(std::move(on_other)) {}
 
   // While it lives, operators on this thread are seen. Scopes nest: the inner one sees.
   class Scope {
@@ -44,18 +52,22 @@ class MadeMemory {
     const uint64_t handle_;
   };
 
-  // The tensor's storage is not among those that take() returns, whatever made it.
+  // The tensor's storage is not among those that held() returns, whatever made it.
   void leave_out(const at::Tensor& tensor);
 
   struct Made {
     StoragePtr storage;
+    // How many storages were seen before it. So it is the same one where the same operators run.
+    size_t number;
     // The counters of all its tensors that were seen, because not all views count their changes
     // together. Some are here several times.
     std::vector<c10::VariableVersion> changes;
   };
   // The storages on the device that were made here and are still held by something, in the order in
-  // which they were made. Forgets all that was noted.
-  std::vector<Made> take();
+  // which they were made.
+  std::vector<Made> held() const;
+  // Forgets all that was noted.
+  void forget() { noted_.clear(); }
 
  private:
   friend struct MadeMemoryHooks;
@@ -69,6 +81,7 @@ class MadeMemory {
   void note(const at::Tensor& tensor, bool is_made);
 
   const c10::Device device_;
+  const OnOther on_other_;
   std::unordered_map<const c10::StorageImpl*, Noted> noted_;
 };
 

@@ -3,10 +3,13 @@
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -33,8 +36,9 @@ constexpr c10::DeviceIndex kPinnedOnMeta = 127;
 const char* const kAway =
     "this tensor's memory is on the host: the schedule offloads what the graph of a micro-batch "
     "holds, from its forward to its backward, and something else has kept the tensor and uses it "
-    "meanwhile (a member of a layer, say); let it copy the values into a registered buffer, "
-    "which stays on the device, or use a schedule without offloads";
+    "meanwhile where no operator of the stage's layers is called with it (another stage or thread, "
+    "or by its address); let it copy the values into a registered buffer, which stays on the "
+    "device, or use a schedule without offloads";
 
 c10::Allocator* allocator_of(const c10::StorageImpl& storage) {
   const c10::Allocator* const own = storage.allocator();
@@ -92,7 +96,8 @@ std::unique_ptr<MadeMemory::Scope> note_made(const Offloads* offloads, int64_t s
 StageOffloads::StageOffloads(c10::Device device)
     : device_(device),
       to_host_(take_stream_for_copies(device)),
-      to_device_(take_stream_for_copies(device)) {}
+      to_device_(take_stream_for_copies(device)),
+      watched_(seen_here()) {}
 
 StageOffloads::~StageOffloads() {
   end_run();
@@ -104,7 +109,8 @@ void StageOffloads::begin_run(int64_t stage, const Schedule& schedule) {
   stage_ = current_stream(device_);
   cells_.clear();
   cells_.reserve(schedule.micro_batches());
-  for (int64_t i = 0; i < schedule.micro_batches(); ++i) cells_.emplace_back(device_);
+  for (int64_t i = 0; i < schedule.micro_batches(); ++i) cells_.emplace_back(seen_here());
+  used_before_ = std::exchange(used_, {});
   most_away_ = 0;
   int64_t away = 0;
   std::vector<ActionKind> last(cells_.size());
@@ -123,8 +129,91 @@ void StageOffloads::begin_run(int64_t stage, const Schedule& schedule) {
 
 std::unique_ptr<MadeMemory::Scope> StageOffloads::note(int64_t micro_batch) {
   Cell& cell = cells_[micro_batch];
-  if (!cell.after) return nullptr;
-  return std::make_unique<MadeMemory::Scope>(cell.made);
+  if (cell.after) return std::make_unique<MadeMemory::Scope>(cell.made);
+  if (origins_.empty()) return nullptr;
+  watched_.forget();
+  return std::make_unique<MadeMemory::Scope>(watched_);
+}
+
+MadeMemory StageOffloads::seen_here() {
+  return {device_, [this](const c10::StorageImpl* other) { keep_here(other); }};
+}
+
+// What the cell has made and may go. From now on, what other cells are given of it stays.
+std::vector<MadeMemory::Made> StageOffloads::movable(int64_t micro_batch) {
+  std::vector<MadeMemory::Made> found;
+  for (MadeMemory::Made& made : cells_[micro_batch].made.held()) {
+    if (!may_go(*made.storage)) continue;
+    const Place place(micro_batch, made.number);
+    const auto weak = c10::weak_intrusive_ptr<c10::StorageImpl>(made.storage);
+    origins_.try_emplace(made.storage.get(), Origin{weak, place});
+    if (!used_.contains(place) && !used_before_.contains(place)) found.push_back(std::move(made));
+  }
+  return found;
+}
+
+// A cell is about to use what may be another one's.
+void StageOffloads::keep_here(const c10::StorageImpl* storage) {
+  const auto found = origins_.find(storage);
+  if (found == origins_.end()) return;
+  const Place place = found->second.place;
+  used_.insert(place);
+  origins_.erase(found);
+  Cell& cell = cells_[place.first];
+  for (Moving& each : cell.moving) {
+    if (each.storage.get() == storage) bring_back(cell, each);
+  }
+}
+
+void StageOffloads::bring_back(const Cell& cell, Moving& moving) {
+  // The operator that needs it is being called: in any mode, and perhaps on another stream.
+  const at::DisableRecordFunctionGuard unseen;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const c10::InferenceMode outside(false);
+  const c10::NoGradGuard no_grad;
+  const c10::Stream operators = current_stream(device_);
+  const StreamScope scope(*stage_);
+  if (!moving.away) {
+    wait_for_event(*cell.copied, *stage_);  // the operator may write
+  } else {
+    if (!moving.memory) {
+      try {
+        moving.memory = memory_for(moving);
+      } catch (const c10::OutOfMemoryError& error) {  // the operator will say so
+        moving.storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            std::string(kAway) + ". It could not come back: " + error.what_without_backtrace());
+        return;
+      }
+      follow(to_device_, *stage_);
+      begin_copy_back(moving);
+    }
+    follow(*stage_, to_device_);
+    give_memory(moving);
+  }
+  follow(operators, *stage_);
+  moving.storage.reset();  // its block is given back with the cell's others
+}
+
+// Memory for what is away; the next two functions fill it, and make it the storage's.
+StoragePtr StageOffloads::memory_for(const Moving& moving) const {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                               static_cast<int64_t>(moving.size),
+                                               allocator_of(*moving.storage), /*resizable=*/false);
+}
+
+void StageOffloads::begin_copy_back(const Moving& moving) const {
+  if (device_.is_meta()) return;
+  const StreamScope scope(to_device_);
+  bytes_of(moving.memory, moving.size)
+      .copy_(moving.block.bytes.narrow(0, 0, static_cast<int64_t>(moving.size)), kAtOnce);
+}
+
+void StageOffloads::give_memory(Moving& moving) const {
+  moving.storage->clear_data_ptr_access_error_msg_();
+  moving.storage->set_data_ptr_noswap(moving.memory->set_data_ptr(c10::DataPtr(nullptr, device_)));
+  moving.memory.reset();
+  moving.away = false;
 }
 
 bool StageOffloads::may_go(const c10::StorageImpl& storage) const {
@@ -178,11 +267,11 @@ void StageOffloads::make_blocks(const std::vector<Moving>& moving) {
 void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& held,
                            const std::vector<const at::Tensor*>& kept) {
   Cell& cell = cells_[action.micro_batch];
-  if (cell.after != action.kind) {
-    // The gap comes after a later part. Until then another stage may still need these.
-    for_each_part(held, [&](const at::Tensor& tensor) { cell.made.leave_out(tensor); });
-    return;
-  }
+  // If the gap comes after a later part, another stage may still need these then.
+  for_each_part(held, [&](const at::Tensor& tensor) { cell.made.leave_out(tensor); });
+  std::vector<MadeMemory::Made> made = movable(action.micro_batch);
+  if (cell.after != action.kind) return;
+  cell.made.forget();
   cell.after.reset();
   stage_ = current_stream(device_);
   const c10::InferenceMode outside(false);
@@ -190,17 +279,17 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   std::unordered_set<const c10::StorageImpl*> not_these;
   for_each_part(held, [&](const at::Tensor& tensor) { not_these.insert(storage_of(tensor)); });
   std::vector<Moving> moving;
-  const auto add = [&](MadeMemory::Made made) {
-    if (!may_go(*made.storage) || !not_these.insert(made.storage.get()).second) return;
+  const auto add = [&](StoragePtr storage, std::vector<c10::VariableVersion> counters) {
+    if (!may_go(*storage) || !not_these.insert(storage.get()).second) return;
     Moving each;
-    each.size = made.storage->nbytes();
-    each.address = place_of(*made.storage);
-    each.changes = sum_of(made.changes);
-    each.storage = std::move(made.storage);
-    each.counters = std::move(made.changes);
+    each.size = storage->nbytes();
+    each.address = place_of(*storage);
+    each.changes = sum_of(counters);
+    each.storage = std::move(storage);
+    each.counters = std::move(counters);
     moving.push_back(std::move(each));
   };
-  for (MadeMemory::Made& made : cell.made.take()) add(std::move(made));
+  for (MadeMemory::Made& each : made) add(std::move(each.storage), std::move(each.changes));
   const bool first = std::exchange(is_first_, false);
   if (first) {
     make_blocks(moving);
@@ -208,8 +297,8 @@ void StageOffloads::depart(const Action& action, const std::vector<at::Tensor>& 
   }
   for (const at::Tensor* tensor : kept) {
     if (storage_of(*tensor) == nullptr || held_by_others({tensor})) continue;
-    add({StoragePtr::reclaim_copy(tensor->storage().unsafeGetStorageImpl()),
-         {tensor->unsafeGetTensorImpl()->version_counter()}});
+    add(StoragePtr::reclaim_copy(tensor->storage().unsafeGetStorageImpl()),
+        {tensor->unsafeGetTensorImpl()->version_counter()});
   }
   if (moving.empty()) return;
   for (Moving& each : moving) each.block = take_block(each.size);
@@ -247,17 +336,11 @@ void StageOffloads::reload(int64_t micro_batch) {
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
   for (Moving& each : cell.moving) {
-    if (!each.away || each.storage.use_count() == 1) continue;
-    each.memory = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(each.size),
-        allocator_of(*each.storage), /*resizable=*/false);
+    if (each.away && each.storage.use_count() > 1) each.memory = memory_for(each);
   }
   follow(to_device_, *stage_);
-  const StreamScope scope(to_device_);
   for (const Moving& each : cell.moving) {
-    if (!each.memory || device_.is_meta()) continue;
-    bytes_of(each.memory, each.size)
-        .copy_(each.block.bytes.narrow(0, 0, static_cast<int64_t>(each.size)), kAtOnce);
+    if (each.memory) begin_copy_back(each);
   }
   cell.back = record_event(to_device_);
   for (Moving& each : cell.moving) {
@@ -268,12 +351,13 @@ void StageOffloads::reload(int64_t micro_batch) {
 
 void StageOffloads::arrive(int64_t micro_batch) {
   Cell& cell = cells_[micro_batch];
+  std::erase_if(origins_, [micro_batch](const auto& origin) {
+    return origin.second.place.first == micro_batch;
+  });
   if (cell.back == nullptr) return;
   wait_for_event(*cell.back, *stage_);
   for (Moving& each : cell.moving) {
-    if (!each.memory) continue;
-    each.storage->clear_data_ptr_access_error_msg_();
-    each.storage->set_data_ptr_noswap(each.memory->set_data_ptr(c10::DataPtr(nullptr, device_)));
+    if (each.memory) give_memory(each);
   }
   cell.moving.clear();
   cell.back.reset();
@@ -304,6 +388,8 @@ void StageOffloads::end_run() noexcept {
   } catch (const std::exception&) {  // the device is broken
   }
   cells_.clear();
+  origins_.clear();
+  watched_.forget();
 }
 
 }  // namespace gpipe::internal

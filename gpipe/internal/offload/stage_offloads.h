@@ -12,6 +12,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpipe/internal/offload/made_memory.h"
@@ -35,8 +38,11 @@ std::unique_ptr<MadeMemory::Scope> note_made(const Offloads* offloads, int64_t s
 
 // What a cell alone holds goes to the host and comes back. The device's memory of its storages is
 // given up and replaced; tensors, views, graph nodes and counts of changes stay the objects that
-// they are. While a storage is away, each access to its memory is an error that says so. A storage
-// that changes before its memory would go stays on the device.
+// they are. A storage that changes before its memory would go stays on the device.
+//
+// A storage that an operator of another cell is given (a mask, say, that a layer makes in the first
+// micro-batch for all) comes back at once and stays. In the next run what is made at its place
+// stays from the first on. While a storage is away, any other access to its memory is an error.
 //
 // The calls for a cell that is offloaded come in this order: note() while its part before the gap
 // runs, depart(), offload(), reload(), arrive(); each on the stage's stream. Copies run on two
@@ -63,8 +69,8 @@ class StageOffloads {
   // it. What finds no memory then stays an error.
   void end_run() noexcept;
 
-  // What the cell's operators make while this lives may be offloaded. Null if the cell's memory
-  // does not go.
+  // What the cell's operators make while this lives may be offloaded if the cell's memory goes, and
+  // what they are given of other cells stays. Null if there is nothing of either kind.
   std::unique_ptr<MadeMemory::Scope> note(int64_t micro_batch);
 
   // Begins the copies of what the cell holds after `action`, if it is offloaded before its next
@@ -104,9 +110,19 @@ class StageOffloads {
     std::vector<Moving> moving;
     std::shared_ptr<c10::Event> copied, back;
 
-    explicit Cell(c10::Device device) : made(device) {}
+    explicit Cell(MadeMemory here) : made(std::move(here)) {}
+  };
+  // The micro-batch in whose cell a storage was made, and its number there.
+  using Place = std::pair<int64_t, size_t>;
+  struct Origin {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that none other gets its address
+    Place place;
   };
 
+  MadeMemory seen_here();
+  std::vector<MadeMemory::Made> movable(int64_t micro_batch);
+  void keep_here(const c10::StorageImpl* storage);
+  void bring_back(const Cell& cell, Moving& moving);
   bool may_go(const c10::StorageImpl& storage) const;
   bool is_unchanged(const Moving& moving) const;
   Block take_block(size_t size);
@@ -114,6 +130,9 @@ class StageOffloads {
   void make_blocks(const std::vector<Moving>& moving);
   void settle(int64_t micro_batch);
   at::Tensor bytes_of(const StoragePtr& storage, size_t size) const;
+  StoragePtr memory_for(const Moving& moving) const;
+  void begin_copy_back(const Moving& moving) const;
+  void give_memory(Moving& moving) const;
 
   const c10::Device device_;
   const c10::Stream to_host_;
@@ -123,6 +142,11 @@ class StageOffloads {
   int64_t most_away_ = 0;             // of the run's cells at once
   // Layers make what they keep for all later calls in their first one, so its memory stays.
   bool is_first_ = true;
+  // What cells made that may be away, or may go later.
+  std::unordered_map<const c10::StorageImpl*, Origin> origins_;
+  // Where storages were made that other cells used, in this run and in the one before.
+  std::set<Place> used_, used_before_;
+  MadeMemory watched_;  // what cells see that do not go themselves
   std::multimap<size_t, Block> free_;
   size_t pinned_bytes_ = 0;
 };

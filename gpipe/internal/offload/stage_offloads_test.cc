@@ -1,6 +1,7 @@
 #include "gpipe/internal/offload/stage_offloads.h"
 
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/ops/_lazy_clone.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -160,6 +161,88 @@ TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
   EXPECT_EQ(member._version(), version);
 }
 
+// A mask, say, that the first micro-batch makes for all.
+TEST_F(StageOffloadsTest, WhatAnotherCellUsesComesBackAndThenStays) {
+  const at::Tensor want = on_host(square(2).mm(weight_.detach()) + 1);
+  enum Moment { kOnItsWay, kAway, kOnItsWayBack };
+  const auto run = [&](std::optional<Moment> use) {
+    at::Tensor member;
+    {
+      const auto noted = offloads_->note(0);
+      member = square(2).mm(weight_.detach());
+    }
+    offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+    if (use != kOnItsWay) offloads_->offload(0);
+    if (use == kOnItsWayBack) offloads_->reload(0);
+    const bool was_away = !complaint_of(member).empty();
+    if (use) {
+      const auto noted = offloads_->note(1);
+      member.add_(1);
+    }
+    offloads_->depart({ActionKind::kForward, 0, 1}, {}, {});
+    if (use == kOnItsWay) offloads_->offload(0);
+    if (use) {
+      EXPECT_EQ(complaint_of(member), "");
+    }
+    if (use != kOnItsWayBack) offloads_->reload(0);
+    offloads_->arrive(0);
+    if (use) {
+      EXPECT_THAT(on_host(member), EqualsBitwise(want));
+    }
+    offloads_->end_run();
+    begin();
+    return was_away;
+  };
+  for (const Moment moment : {kOnItsWay, kAway, kOnItsWayBack}) {
+    SCOPED_TRACE(moment);
+    EXPECT_EQ(run(moment), moment != kOnItsWay);
+    EXPECT_FALSE(run(kAway)) << "it stays from the first on";
+    EXPECT_FALSE(run(kAway));
+    EXPECT_FALSE(run(std::nullopt)) << "that no cell uses it any more is known behind this run";
+    EXPECT_TRUE(run(std::nullopt));
+  }
+}
+
+TEST_F(StageOffloadsTest, WhatAnotherCellUsesBeforeTheCellsLastPartStays) {
+  offloads_->begin_run(0, Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: "
+                                              "F0.0 F0.1 I0.0 O0.0 I0.1 W0.1 L0.0 W0.0\n"));
+  at::Tensor member, other;
+  {
+    const auto noted = offloads_->note(0);
+    member = square(2).mm(weight_.detach());
+    other = square(3).neg();
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  {
+    const auto noted = offloads_->note(1);  // the cell itself does not go
+    const at::Tensor used = member + 1;
+  }
+  offloads_->depart({ActionKind::kForward, 0, 1}, {}, {});
+  offloads_->arrive(0);
+  offloads_->depart({ActionKind::kInputGradient, 0, 0}, {}, {});
+  offloads_->offload(0);
+  EXPECT_EQ(complaint_of(member), "");
+  EXPECT_THAT(complaint_of(other), HasSubstr("on the host"));
+}
+
+TEST_F(StageOffloadsTest, AnotherCellsUseNeedsMemory) {
+  at::Tensor member;
+  {
+    const auto noted = offloads_->note(0);
+    member = square(2).mm(weight_.detach());
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  const at::Tensor want = on_host(member);
+  offloads_->offload(0);
+  {
+    const auto noted = offloads_->note(1);
+    allocator().fail(0, 0);
+    EXPECT_THAT(complaint_of([&] { member.add_(1); }), HasSubstr("out of memory"));
+  }
+  offloads_->end_run();
+  EXPECT_THAT(on_host(member), EqualsBitwise(want));
+}
+
 // A change after the copy to the host has begun would be lost.
 TEST_F(StageOffloadsTest, WhatChangesMeanwhileStays) {
   const at::Tensor input = square(2);
@@ -220,6 +303,24 @@ TEST_F(StageOffloadsTest, WhatAnOperatorOnlyReturnsStays) {
   offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
   offloads_->offload(0);
   EXPECT_EQ(complaint_of(kept), "");
+}
+
+// Two storages have one memory until one of them is written.
+TEST_F(StageOffloadsTest, LazyClonesStay) {
+  at::Tensor made, clone;
+  {
+    const auto noted = offloads_->note(0);
+    made = square(2).mm(weight_.detach());
+    clone = at::_lazy_clone(made);
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  const at::Tensor want = on_host(made);
+  offloads_->offload(0);
+  clone.add_(1);
+  EXPECT_THAT(on_host(made), EqualsBitwise(want));
+  EXPECT_THAT(on_host(clone), EqualsBitwise(want + 1));
+  offloads_->reload(0);
+  offloads_->arrive(0);
 }
 
 // What something still holds when a run has failed is there again, wherever it was.

@@ -298,7 +298,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result;
   try {
-    const auto noted = note_made(run.offloads, index_, micro_batch);
+    const auto noted =
+        task.part == BackwardPart::kInputs ? note_made(run.offloads, index_, micro_batch) : nullptr;
     result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
                                  backward, running_layer_);
   } catch (...) {

@@ -48,6 +48,17 @@ TEST_F(CopiesTest, OfTypesAndStridesInAllDirections) {
   EXPECT_EQ(at::full({}, 3, device(1)).item<int64_t>(), 3);
 }
 
+// A lazy clone is copied where it is written first, by the allocator.
+TEST_F(CopiesTest, OfLazyClones) {
+  const at::Tensor x = at::arange(8.0);
+  const at::Tensor there = x.to(device(1));
+  const at::Tensor clone = at::_lazy_clone(there);
+  clone.add_(1);
+  there.mul_(2);
+  EXPECT_THAT(clone.cpu(), EqualsBitwise(x + 1));
+  EXPECT_THAT(there.cpu(), EqualsBitwise(x * 2));
+}
+
 // ---- Between devices
 
 TEST_F(CopiesTest, BetweenDevicesWaitsForTheSourcesStreamAndTheTargetsStreamForIt) {

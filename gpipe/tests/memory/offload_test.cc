@@ -71,9 +71,8 @@ struct Subject {
   }
 
   // Runs a step, and returns the loss and the gradients, which it takes from the parameters.
-  Tensors train(const Schedule& schedule) {
-    const double loss =
-        pipe->step({input}, {}, mean_of_squares, StepOptions().schedule(schedule)).loss;
+  Tensors train(const Schedule& schedule, const LossFn& loss_fn = mean_of_squares) {
+    const double loss = pipe->step({input}, {}, loss_fn, StepOptions().schedule(schedule)).loss;
     Tensors results = {torch::tensor(loss, torch::kDouble)};
     for (const at::Tensor& parameter : pipe->parameters()) {
       results.push_back(testing::on_host(parameter.grad()));
@@ -258,14 +257,100 @@ Schedule away_between_forward_and_backward() {
 
 TEST_F(OffloadTest, WhatALayerKeeps) {
   const Schedule low = away_between_forward_and_backward();
-  Subject for_all(Checkpoint::kNever, with_a_layer_that_keeps(false));
-  for (int step = 0; step < 2; ++step) EXPECT_EQ(complaint_of([&] { for_all.train(low); }), "");
-  Subject for_next(Checkpoint::kNever, with_a_layer_that_keeps(true));
-  EXPECT_THAT(complaint_of([&] { for_next.train(low); }),
+  for (const bool of_last_call : {false, true}) {
+    const auto subject = [&] {
+      return Subject(Checkpoint::kNever, with_a_layer_that_keeps(of_last_call));
+    };
+    Subject plain = subject(), moved = subject();
+    for (int step = 0; step < 3; ++step) {
+      const Tensors want = plain.train(without_offloads(low));
+      EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+    }
+  }
+}
+
+TEST_F(OffloadTest, WhatALayerReadsByItsAddress) {
+  auto kept = std::make_shared<at::Tensor>();
+  Subject subject(Checkpoint::kNever,
+                  behind(testing::layer<at::Tensor, at::Tensor>([kept](at::Tensor x) {
+                    if (kept->defined()) (void)kept->const_data_ptr();
+                    *kept = x.exp().neg();
+                    return x * *kept;
+                  })));
+  EXPECT_THAT(complaint_of([&] { subject.train(away_between_forward_and_backward()); }),
               AllOf(HasSubstr("memory is on the host"), HasSubstr("stage 0, micro-batch 2")));
 }
 
-// A layer that does what the message of WhatALayerKeeps advises.
+// Schedules in which cells of both stages go while others compute: at once, behind the next
+// forward, and between the halves of their backward.
+std::vector<Schedule> away_while_others_compute() {
+  const std::vector<std::string> lines = {
+      "F0 O0 F1 O1 F2 O2 F3 O3 L3 B3 L2 B2 L1 B1 L0 B0",
+      "F0 F1 O0 F2 O1 F3 O2 B3 L2 B2 L1 B1 L0 B0",
+      "F0 F1 F2 F3 I0 O0 I1 O1 I2 O2 I3 O3 L0 W0 L1 W1 L2 W2 L3 W3"};
+  std::vector<Schedule> schedules;
+  for (const std::string& line : lines) {
+    std::string text = "stages 2\nmicro_batches 4\n";
+    for (const char stage : {'0', '1'}) {
+      text += std::string("worker ") + stage + ":";
+      for (size_t at = 0; at < line.size(); at += 3) {
+        text += std::string(" ") + line[at] + stage + "." + line[at + 1];
+      }
+      text += "\n";
+    }
+    schedules.push_back(Schedule::from_text(text));
+  }
+  return schedules;
+}
+
+// The layer makes it in the first micro-batch of a step.
+TEST_F(OffloadTest, AMaskForAllMicroBatches) {
+  for (const Schedule& low : away_while_others_compute()) {
+    SCOPED_TRACE(low.to_text());
+    const auto subject = [] {
+      return Subject(Checkpoint::kNever,
+                     behind(testing::layer<at::Tensor, at::Tensor>(
+                         [mask = at::Tensor(), calls = 0](const at::Tensor& x) mutable {
+                           if (calls++ % kMicroBatches == 0) mask = x.detach().gt(0).to(at::kFloat);
+                           return x * mask;
+                         })));
+    };
+    Subject plain = subject(), moved = subject();
+    for (int step = 0; step < 3; ++step) {
+      const Tensors want = plain.train(without_offloads(low));
+      EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+    }
+  }
+}
+
+// The mean of mse_loss has the memory of all squares.
+TEST_F(OffloadTest, ALossThatAddsUp) {
+  for (const Schedule& low : away_while_others_compute()) {
+    SCOPED_TRACE(low.to_text());
+    Subject plain, moved;
+    at::Tensor losses, outputs;  // of the step
+    const LossFn loss = [&](const Tensors& given, const Tensors& /*targets*/) {
+      const at::Tensor mean = torch::mse_loss(given[0], torch::zeros_like(given[0]));
+      const at::Tensor squares = given[0].detach().square();
+      losses = losses.defined() ? losses + mean.detach() : mean.detach();
+      outputs = outputs.defined() ? outputs + squares : squares;
+      return mean;
+    };
+    const auto train = [&](Subject& subject, const Schedule& schedule) {
+      losses = outputs = at::Tensor();
+      Tensors results = subject.train(schedule, loss);
+      results.push_back(testing::on_host(losses));
+      results.push_back(testing::on_host(outputs));
+      return results;
+    };
+    for (int step = 0; step < 3; ++step) {
+      const Tensors want = train(plain, without_offloads(low));
+      EXPECT_EQ(complaint_of([&] { EXPECT_THAT(train(moved, low), EqualsBitwise(want)); }), "");
+    }
+  }
+}
+
+// A layer that does what the message of WhatALayerReadsByItsAddress advises.
 struct CopiesIntoABufferImpl : torch::nn::Module {
   CopiesIntoABufferImpl() : kept(register_buffer("kept", torch::ones({kRows, kSide}))) {}
   at::Tensor forward(const at::Tensor& x) {
