@@ -1,10 +1,9 @@
-// Published speed: the published runs of the AmoebaNet-D speed experiment and their results.
+// speed_variants: the published runs of the AmoebaNet-D speed experiment and their results.
 #ifndef GPIPE_EXPERIMENTS_AMOEBANETD_SPEED_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_AMOEBANETD_SPEED_PUBLISHED_H_
 
 #include <vector>
 
-#include "experiments/frame/report.h"
 #include "experiments/rows/speed_variant.h"
 
 namespace gpipe::experiments {
@@ -12,9 +11,6 @@ namespace gpipe::experiments {
 // The runs: n2m1, n2m4, ... n8m32, with n partitions and m micro-batches, of AmoebaNet-D (18, 256)
 // with 24 layers. There is no run of the plain network.
 const std::vector<SpeedVariant>& speed_variants();
-
-// Columns: "throughput" and its ratio to that of n2m1, "speed_up".
-PublishedTable published_speed();
 
 }  // namespace gpipe::experiments
 

@@ -60,9 +60,9 @@ balance::ExplainOptions explain_options(const LlamaCase& llama_case) {
 // A model and its profile, for planning several cuts.
 class CutPlanner {
  public:
-  CutPlanner(LlamaCase llama_case, std::function<void()> check)
+  CutPlanner(LlamaCase llama_case, RunContext context)
       : llama_case_(std::move(llama_case)),
-        check_(std::move(check)),
+        context_(std::move(context)),
         model_(make(llama_case_)),
         profile_(balance::profile_on_meta(model_, {ids(1, llama_case_.tokens)}, nominal_device())) {
   }
@@ -81,15 +81,13 @@ class CutPlanner {
                                      .chunks(llama_case_.rows)
                                      .checkpoint(llama_case_.checkpoint)
                                      .optimizer(balance::parse_optimizer("adamw"))
-                                     .progress([&](int64_t, int64_t) {
-                                       if (check_) check_();
-                                     })),
+                                     .progress([&](int64_t, int64_t) { context_.check(); })),
             predict(balance).step};
   }
 
  private:
   LlamaCase llama_case_;
-  std::function<void()> check_;
+  RunContext context_;
   torch::nn::Sequential model_;
   balance::Profile profile_;
 };
@@ -115,19 +113,19 @@ std::vector<int64_t> even_balance(int64_t blocks, int64_t devices) {
 }
 
 PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
-                    const std::function<void()>& check) {
-  return CutPlanner(llama_case, check).plan(balance);
+                    const RunContext& context) {
+  return CutPlanner(llama_case, context).plan(balance);
 }
 
 double predicted_step(const LlamaCase& llama_case, const std::vector<int64_t>& balance) {
-  return CutPlanner(llama_case, nullptr).predict(balance).step;
+  return CutPlanner(llama_case, {}).predict(balance).step;
 }
 
-PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check) {
+PlannedCut exact_cut(const LlamaCase& llama_case, const RunContext& context) {
   const int64_t layers = 2 * llama_case.model.num_layers() + 3;
   TORCH_CHECK_VALUE(llama_case.devices >= 1 && llama_case.devices <= layers, "a model of ", layers,
                     " layers cannot be cut over ", llama_case.devices, " devices");
-  const CutPlanner planner(llama_case, check);
+  const CutPlanner planner(llama_case, context);
   balance::FittingCutOptions options;
   options.limits.assign(static_cast<size_t>(llama_case.devices), 0);
   options.explain = explain_options(llama_case);

@@ -6,10 +6,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "balance/memory/memory_plan.h"
+#include "experiments/frame/program.h"
 #include "gpipe/checkpoint.h"
 #include "models/transformer_options.h"
 
@@ -43,15 +43,15 @@ struct PlannedCut {
 // divide the blocks.
 std::vector<int64_t> even_balance(int64_t blocks, int64_t devices);
 
-// Plans this cut. `check` is called repeatedly; an exception that it throws ends the planning.
+// Plans this cut. `context` is checked repeatedly.
 PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
-                    const std::function<void()>& check = nullptr);
+                    const RunContext& context = {});
 
 // The cut whose fullest device holds the least memory. It may lie between the two halves of a
 // block. The search is exact for the memory that a profile predicts. A memory plan of the result
 // then corrects the prediction, and the search runs again until the cut repeats. Throws
 // c10::ValueError for fewer layers than devices.
-PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check = nullptr);
+PlannedCut exact_cut(const LlamaCase& llama_case, const RunContext& context = {});
 
 // PlannedCut::step of a cut, without planning it.
 double predicted_step(const LlamaCase& llama_case, const std::vector<int64_t>& balance);

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
 #include <vector>
 
 namespace gpipe::experiments {
@@ -124,8 +123,9 @@ TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
 }
 
 TEST(ExactCut, EndsWhenItIsAsked) {
-  EXPECT_THROW(exact_cut(small(Checkpoint::kAlways), [] { throw std::runtime_error("enough"); }),
-               std::runtime_error);
+  RunContext context;
+  context.interrupted = [] { return true; };
+  EXPECT_THROW(exact_cut(small(Checkpoint::kAlways), context), command::Interrupted);
 }
 
 TEST(ExactCut, RefusesMoreDevicesThanLayers) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -76,11 +75,10 @@ std::vector<Row> rows() {
 }
 
 void plan(const Row& row, Outcome& outcome, const RunContext& context) {
-  const std::function<void()> check = [&context] { context.check(); };
   const LlamaCase llama_case = row.llama_case();
   const std::vector<int64_t> even = even_balance(llama_case.model.num_layers(), llama_case.devices);
   const PlannedCut cut =
-      row.exact ? exact_cut(llama_case, check) : plan_cut(llama_case, even, check);
+      row.exact ? exact_cut(llama_case, context) : plan_cut(llama_case, even, context);
 
   Json peaks = Json::array();
   Json reserved = Json::array();

@@ -103,9 +103,9 @@ AccuracyFlags read_flags() {
 ExperimentRun prepare() {
   const AccuracyFlags flags = read_flags();
   // All experiments of a scale are trained on the same images.
-  const Source source =
-      open_source(read_data(flags.common.scale), settle(flags, published_experiments().front()),
-                  flags.common.seed);
+  const Source source = open_source(
+      read_data(flags.common.scale),
+      settle(published_experiments().front(), flags.common, flags.limit_train), flags.common.seed);
   ExperimentRun prepared;
   prepared.name = "resnet101_accuracy";
   prepared.table = published_accuracy();
@@ -115,7 +115,7 @@ ExperimentRun prepare() {
                     [&](const CommonFlags& common, const std::string& name, Origin /*way*/) {
                       AccuracyFlags own = flags;
                       own.common = common;
-                      return make_run(own, find_experiment(name), source);
+                      return make_run(own, find_variant(published_experiments(), name), source);
                     });
   if (flags.resume && std::none_of(prepared.variants.begin(), prepared.variants.end(),
                                    [&flags](const Variant& variant) {

@@ -1,8 +1,5 @@
 #include "experiments/resnet101_accuracy/run_experiment.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/cross_entropy_loss.h>
-
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -23,6 +20,7 @@
 #include "experiments/frame/trainer.h"
 #include "experiments/resnet101_accuracy/source.h"
 #include "experiments/rows/explain_run.h"
+#include "experiments/rows/row.h"
 #include "experiments/rows/training_run.h"
 #include "gpipe/saving/saving.h"
 #include "models/resnet.h"
@@ -40,56 +38,40 @@ struct Ready {
   AccuracyFlags flags;
   Settings settings;
   Source source;
-  std::vector<c10::Device> devices;
+  Row row;            // its devices are the replicas of data parallelism, too
   std::string state;  // the folder of its checkpoint; empty: it is not saved
 
-  const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
-  // The setup of the pipeline. Only an experiment with Way::kPipeline uses it.
-  PipelineSetup setup() const {
-    return choose_setup(flags.common, settings.balance, settings.chunks);
-  }
   int64_t steps_per_epoch() const { return source.train->size() / settings.batch_size; }
 };
 
-at::Tensor loss_of(const at::Tensor& scores, const at::Tensor& labels) {
-  return at::cross_entropy_loss(scores, labels);
-}
-
-std::unique_ptr<Trainer> make_trainer(const Ready& ready) {
-  const Settings& settings = ready.settings;
-  const Dataset& data = *ready.source.train;
-  const auto options = models::ResNetOptions(settings.network.blocks)
-                           .num_classes(data.num_classes())
-                           .base_planes(settings.network.base_planes)
-                           .in_channels(data.shape().channels)
-                           .inplace(ready.way() != Way::kPipeline);
-  const uint64_t seed = ready.flags.common.seed;
-  Task task;
-  task.make_model = [options, seed] {
-    at::manual_seed(seed);
-    return models::resnet(options);
-  };
-  task.loss = loss_of;
-  const PipelineSetup setup = ready.setup();
-  switch (ready.way()) {
-    case Way::kNaive:
-      return make_naive_trainer(task, ready.devices.front());
-    case Way::kDataParallel:
-      return make_data_parallel_trainer(task, ready.devices);
-    case Way::kPipeline:
-      return make_pipeline_trainer(task, pipeline_options(setup, ready.devices),
-                                   setup.schedule.make);
-  }
-  throw std::logic_error("unknown way");
+Row row_of(const CommonFlags& flags, const Settings& settings, const Dataset& data) {
+  const Experiment& experiment = settings.published;
+  const bool pipeline = experiment.way == Way::kPipeline;
+  Row row;
+  row.name = experiment.name;
+  row.network.title = settings.network.name();
+  row.network.model.make = [options = models::ResNetOptions(settings.network.blocks)
+                                          .num_classes(data.num_classes())
+                                          .base_planes(settings.network.base_planes)
+                                          .in_channels(data.shape().channels)
+                                          .inplace(!pipeline)] { return models::resnet(options); };
+  if (pipeline) row.setup = choose_setup(flags, settings.balance, settings.chunks);
+  // Data parallelism takes any number of devices, so it runs on as many as there are.
+  row.devices =
+      choose_devices(flags, row.name,
+                     pipeline ? static_cast<int64_t>(settings.balance.size()) : experiment.devices,
+                     /*any_number=*/experiment.way == Way::kDataParallel);
+  row.seed = flags.seed;
+  return row;
 }
 
 // The settings that a resumed run must have in common with the earlier run.
 std::map<std::string, std::string> config_of(const Ready& ready) {
   const Settings& settings = ready.settings;
   std::map<std::string, std::string> config = {
-      {"experiment", ready.name()},
-      {"network", settings.network.name()},
+      {"experiment", ready.row.name},
+      {"network", ready.row.network.title},
       {"data", ready.source.train->describe()},
       {"batch_size", std::to_string(settings.batch_size)},
       {"seed", std::to_string(ready.flags.common.seed)},
@@ -97,32 +79,29 @@ std::map<std::string, std::string> config_of(const Ready& ready) {
   // Batch norm computes over a micro-batch, or over a replica's share of the mini-batch, so the
   // number of these changes the result.
   if (ready.way() == Way::kPipeline) config["chunks"] = std::to_string(settings.chunks);
-  if (ready.way() == Way::kDataParallel) config["replicas"] = std::to_string(ready.devices.size());
+  if (ready.way() == Way::kDataParallel)
+    config["replicas"] = std::to_string(ready.row.devices.size());
   return config;
 }
 
 std::string describe(const Ready& ready) {
   const Settings& settings = ready.settings;
-  std::string text = settings.network.name() + ", " + ready.source.train->describe() +
+  std::string text = ready.row.network.title + ", " + ready.source.train->describe() +
                      absl::StrFormat(", batch %d", settings.batch_size);
-  if (ready.way() == Way::kPipeline) {
-    text += ", " + to_text(ready.setup());
-  }
+  if (ready.row.is_pipeline()) text += ", " + to_text(ready.row.setup);
   return text + ", " + text::counted(settings.epochs, "epoch") + ", " +
-         count_devices(ready.devices);
+         count_devices(ready.row.devices);
 }
 
 Json settings_of(const Ready& ready) {
   const Settings& settings = ready.settings;
-  Json json = {{"network", settings.network.name()},
+  Json json = {{"network", ready.row.network.title},
                {"data", ready.source.train->describe()},
                {"batch_size", settings.batch_size},
                {"epochs", settings.epochs}};
-  add_common(ready.flags.common, ready.devices, json);
+  add_common(ready.flags.common, ready.row.devices, json);
   json["skip_epochs"] = ready.flags.common.skip_epochs;
-  if (ready.way() == Way::kPipeline) {
-    add_pipeline(ready.setup(), json);
-  }
+  if (ready.row.is_pipeline()) add_pipeline(ready.row.setup, json);
   return json;
 }
 
@@ -134,7 +113,7 @@ std::pair<LoaderOptions, LoaderOptions> loading(const Ready& ready) {
   train.workers = ready.flags.workers;
   train.seed = ready.flags.common.seed;
   train.replace_unreadable = true;
-  train.pinned = ready.devices.front().is_cuda();
+  train.pinned = ready.row.devices.front().is_cuda();
   LoaderOptions validation = train;
   validation.batch_size = kValidationBatch;
   validation.shuffle = false;
@@ -188,7 +167,8 @@ void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std
   out << absl::StrFormat(
              "%s, %s, %d batch, %d-%d epochs | valid accuracy: %.4f | "
              "%.3f samples/sec, %.3f sec/epoch (average)\n",
-             ready.name(), text::counted(static_cast<int64_t>(ready.devices.size()), "device"),
+             ready.row.name,
+             text::counted(static_cast<int64_t>(ready.row.devices.size()), "device"),
              ready.settings.batch_size, skip < epochs.size() ? skip + 1 : 1, epochs.size(),
              epochs.back().accuracy, mean_after(throughputs, skip), mean_after(seconds, skip))
       << std::flush;
@@ -198,7 +178,7 @@ void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std
 TrainingOptions training_options(const Ready& ready) {
   const Settings& settings = ready.settings;
   TrainingOptions options;
-  options.title = ready.name();
+  options.title = ready.row.name;
   options.epochs = settings.epochs;
   options.lr = [settings, steps = ready.steps_per_epoch()](int64_t step, int64_t epochs) {
     LrSchedule schedule;
@@ -210,7 +190,7 @@ TrainingOptions training_options(const Ready& ready) {
     return schedule.at(step);
   };
   options.weight_decay = settings.weight_decay;
-  options.loss = loss_of;
+  options.loss = ready.row.task().loss;
   options.trace = ready.flags.common.trace;
   options.state = ready.state;
   options.resume = ready.flags.resume;
@@ -222,7 +202,10 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   const auto [train_loading, validation_loading] = loading(ready);
   Loader train(ready.source.train, train_loading);
   Loader validation(ready.source.validation, validation_loading);
-  const std::unique_ptr<Trainer> trainer = make_trainer(ready);
+  const std::unique_ptr<Trainer> trainer =
+      ready.way() == Way::kDataParallel
+          ? make_data_parallel_trainer(ready.row.task(), ready.row.devices)
+          : ready.row.make_trainer();
 
   const std::string description = describe(ready);
   outcome.note = description;
@@ -232,9 +215,9 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
     note_epochs(epochs, static_cast<std::size_t>(ready.flags.common.skip_epochs), outcome);
   };
 
-  *context.out << "\n" << ready.name() << ": " << description << std::endl;
+  *context.out << "\n" << ready.row.name << ": " << description << std::endl;
   const std::optional<OtherLoad> load =
-      ready.devices.front().is_cpu() ? std::make_optional<OtherLoad>() : std::nullopt;
+      ready.row.devices.front().is_cpu() ? std::make_optional<OtherLoad>() : std::nullopt;
   const TrainingResult result = run_training(*trainer, train, validation, options, context);
   warn_of_unreadable(train, "training could not be read; others took their place");
   warn_of_unreadable(validation, "validation could not be read; they count neither way");
@@ -242,7 +225,7 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   outcome.origin = result.interrupted ? Origin::kInterrupted : Origin::kMeasured;
   outcome.note = divergence(result.epochs) + description;
   if (outcome.note != description) {
-    std::cerr << "warning: " << ready.name() << ": " << outcome.note << "\n";
+    std::cerr << "warning: " << ready.row.name << ": " << outcome.note << "\n";
   }
   if (result.interrupted) {
     outcome.note = absl::StrFormat("stopped after epoch %d of %d; %s", result.epochs.size(),
@@ -255,9 +238,9 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
   train.start(0);
   const std::optional<Batch> batch = train.next();
   if (!batch) return;
-  outcome.settings["diagnosis"] =
-      explain_run(*trainer, batch->images, batch->labels, loss_of, ready.setup().schedule.make,
-                  balance::ParamScale::kSgdMomentum, ready.name(), context);
+  outcome.settings["diagnosis"] = explain_run(
+      *trainer, batch->images, batch->labels, ready.row.task().loss, ready.row.setup.schedule.make,
+      balance::ParamScale::kSgdMomentum, ready.row.name, context);
 }
 
 }  // namespace
@@ -266,29 +249,13 @@ std::string state_folder(const AccuracyFlags& flags, const std::string& experime
   return flags.state_folder + "/" + experiment + ".checkpoint";
 }
 
-Settings settle(const AccuracyFlags& flags, const Experiment& experiment) {
-  Overrides overrides;
-  overrides.epochs = flags.common.epochs;
-  overrides.batch_size = flags.common.batch_size;
-  overrides.chunks = flags.common.chunks;
-  overrides.balance = flags.common.balance;
-  overrides.limit_train = flags.limit_train;
-  return settle(experiment, flags.common.scale, overrides);
-}
-
 RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
                     const Source& source) {
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
-  ready->settings = settle(flags, experiment);
-  choose_chunks(flags.common, 1, ready->settings.batch_size);  // throws for too many chunks
+  ready->settings = settle(experiment, flags.common, flags.limit_train);
   ready->source = source;
-  const int64_t needed = experiment.way == Way::kPipeline
-                             ? static_cast<int64_t>(ready->settings.balance.size())
-                             : experiment.devices;
-  // Data parallelism takes any number of devices, so it runs on as many as there are.
-  ready->devices = choose_devices(flags.common, experiment.name, needed,
-                                  /*any_number=*/experiment.way == Way::kDataParallel);
+  ready->row = row_of(flags.common, ready->settings, *source.train);
   if (ready->steps_per_epoch() == 0) {
     throw command::wrong_value(
         "batch_size", ready->settings.batch_size,

@@ -26,9 +26,6 @@ struct AccuracyFlags {
 // The folder of an experiment's checkpoint. Requirements: flags.state_folder is set.
 std::string state_folder(const AccuracyFlags& flags, const std::string& experiment);
 
-// The settings of the experiment under the flags. Throws std::invalid_argument if they do not fit.
-Settings settle(const AccuracyFlags& flags, const Experiment& experiment);
-
 // Prepares the experiment on `source`: all that can be checked before it runs is checked. Throws
 // std::invalid_argument or c10::ValueError if the flags do not fit it, or if a saved run does not
 // fit or would be lost.

@@ -1,7 +1,6 @@
 #include "experiments/resnet101_accuracy/settings.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "experiments/frame/balance.h"
 
@@ -29,20 +28,14 @@ const std::vector<Experiment>& published_experiments() {
   return experiments;
 }
 
-const Experiment& find_experiment(const std::string& name) {
-  for (const Experiment& experiment : published_experiments()) {
-    if (experiment.name == name) return experiment;
-  }
-  throw std::invalid_argument("there is no experiment " + name);
-}
-
-Settings settle(const Experiment& experiment, Scale scale, const Overrides& overrides) {
+Settings settle(const Experiment& experiment, const CommonFlags& flags,
+                std::optional<int64_t> limit_train) {
   Settings settings;
   settings.published = experiment;
-  settings.network = scaled_resnet(scale);
+  settings.network = scaled_resnet(flags.scale);
   settings.batch_size = experiment.batch_size;
   settings.chunks = experiment.chunks;
-  if (scale != Scale::kFull) {
+  if (flags.scale != Scale::kFull) {
     settings.enlarge = 2;
     settings.epochs = 9;
     settings.batch_size = experiment.scaled_batch_size;
@@ -51,18 +44,18 @@ Settings settle(const Experiment& experiment, Scale scale, const Overrides& over
     settings.chunks =
         std::clamp<int64_t>(settings.batch_size / kLeastMicroBatch, 1, settings.chunks);
   }
-  if (scale == Scale::kSmoke) {
+  if (flags.scale == Scale::kSmoke) {
     settings.epochs = 2;
     settings.limit_train = 15000;
     settings.flip = false;
     settings.decay = LrDecay::kLinear;
   }
-  settings.epochs = overrides.epochs.value_or(settings.epochs);
-  settings.batch_size = overrides.batch_size.value_or(settings.batch_size);
-  settings.limit_train = overrides.limit_train.value_or(settings.limit_train);
+  settings.epochs = flags.epochs.value_or(settings.epochs);
+  settings.batch_size = flags.batch_size.value_or(settings.batch_size);
+  settings.limit_train = limit_train.value_or(settings.limit_train);
   if (experiment.way != Way::kPipeline) return settings;
-  settings.chunks = overrides.chunks.value_or(std::min(settings.chunks, settings.batch_size));
-  settings.balance = choose_balance(overrides.balance, experiment.balance, settings.network.name(),
+  settings.chunks = choose_chunks(flags, settings.chunks, settings.batch_size);
+  settings.balance = choose_balance(flags.balance, experiment.balance, settings.network.name(),
                                     settings.network.layers());
   return settings;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/frame/scale.h"
+#include "experiments/frame/flags.h"
 #include "experiments/resnet101_accuracy/lr_schedule.h"
 #include "experiments/rows/scaled_resnet.h"
 
@@ -34,18 +34,6 @@ struct Experiment {
 // pipeline-1k, pipeline-4k.
 const std::vector<Experiment>& published_experiments();
 
-// Throws std::invalid_argument for an unknown name.
-const Experiment& find_experiment(const std::string& name);
-
-// Settings from the command line. If one is nullopt or empty, the scale decides.
-struct Overrides {
-  std::optional<int64_t> epochs;
-  std::optional<int64_t> batch_size;
-  std::optional<int64_t> chunks;
-  std::vector<int64_t> balance;
-  std::optional<int64_t> limit_train;
-};
-
 // The settings of one run.
 struct Settings {
   Experiment published;
@@ -62,9 +50,11 @@ struct Settings {
   int64_t reference_batch = 256;
 };
 
-// Throws std::invalid_argument if the balance does not sum up to the number of layers. Chunks and
-// balance are ignored except for pipelines.
-Settings settle(const Experiment& experiment, Scale scale, const Overrides& overrides);
+// The settings under the flags, with `limit_train` images to train on if it is given. Throws
+// std::invalid_argument for a balance that does not sum up to the number of layers, and for more
+// chunks than samples. Both are ignored except for pipelines.
+Settings settle(const Experiment& experiment, const CommonFlags& flags,
+                std::optional<int64_t> limit_train = std::nullopt);
 
 }  // namespace gpipe::experiments
 

@@ -5,7 +5,8 @@
 
 #include <stdexcept>
 #include <string>
-#include <vector>
+
+#include "experiments/frame/variants.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -14,13 +15,18 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(FindExperiment, ByName) {
-  EXPECT_EQ(find_experiment("pipeline-4k").batch_size, 4096);
-  EXPECT_THROW(find_experiment("pipeline-2"), std::invalid_argument);
+const Experiment& find_experiment(const std::string& name) {
+  return find_variant(published_experiments(), name);
+}
+
+CommonFlags at_scale(Scale scale) {
+  CommonFlags flags;
+  flags.scale = scale;
+  return flags;
 }
 
 TEST(Settle, FullIsThePublishedConfiguration) {
-  const Settings settings = settle(find_experiment("pipeline-1k"), Scale::kFull, {});
+  const Settings settings = settle(find_experiment("pipeline-1k"), at_scale(Scale::kFull));
   EXPECT_EQ(settings.network.name(), "ResNet-101");
   EXPECT_EQ(settings.network.layers(), 370);
   EXPECT_THAT(settings.balance, ElementsAre(26, 22, 33, 44, 44, 66, 66, 69));
@@ -35,7 +41,7 @@ TEST(Settle, FullIsThePublishedConfiguration) {
 
 TEST(Settle, SmokeShrinksNetworkBatchAndBalance) {
   for (const Experiment& experiment : published_experiments()) {
-    const Settings settings = settle(experiment, Scale::kSmoke, {});
+    const Settings settings = settle(experiment, at_scale(Scale::kSmoke));
     EXPECT_EQ(settings.network.layers(), 51);
     EXPECT_LT(settings.batch_size, experiment.batch_size);
     EXPECT_GE(settings.batch_size / settings.chunks, 32) << experiment.name;
@@ -44,14 +50,13 @@ TEST(Settle, SmokeShrinksNetworkBatchAndBalance) {
   }
 }
 
-TEST(Settle, Overrides) {
-  Overrides overrides;
-  overrides.epochs = 3;
-  overrides.batch_size = 20;
-  overrides.chunks = 5;
-  overrides.balance = {50, 1};
-  overrides.limit_train = 100;
-  const Settings settings = settle(find_experiment("pipeline-256"), Scale::kSmoke, overrides);
+TEST(Settle, FlagsDecideOtherwise) {
+  CommonFlags flags;
+  flags.epochs = 3;
+  flags.batch_size = 20;
+  flags.chunks = 5;
+  flags.balance = {50, 1};
+  const Settings settings = settle(find_experiment("pipeline-256"), flags, 100);
   EXPECT_EQ(settings.epochs, 3);
   EXPECT_EQ(settings.batch_size, 20);
   EXPECT_EQ(settings.chunks, 5);
@@ -60,12 +65,12 @@ TEST(Settle, Overrides) {
 }
 
 TEST(Settle, ABalanceThatDoesNotFit) {
-  Overrides overrides;
-  overrides.balance = {50, 2};
-  EXPECT_THAT([&] { settle(find_experiment("pipeline-256"), Scale::kSmoke, overrides); },
+  CommonFlags flags;
+  flags.balance = {50, 2};
+  EXPECT_THAT([&] { settle(find_experiment("pipeline-256"), flags); },
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("sums up to 52"), HasSubstr("51 layers"))));
-  EXPECT_TRUE(settle(find_experiment("naive-128"), Scale::kSmoke, overrides).balance.empty());
+  EXPECT_TRUE(settle(find_experiment("naive-128"), flags).balance.empty());
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 Settings smoke() {
-  Settings settings = settle(find_experiment("naive-128"), Scale::kSmoke, {});
+  Settings settings = settle(published_experiments().front(), CommonFlags());
   settings.limit_train = 0;
   return settings;
 }

@@ -1,4 +1,4 @@
-// Published speed: the published runs of the ResNet-101 speed experiment and their results, in two
+// speed_variants: the published runs of the ResNet-101 speed experiment and their results, in two
 // editions.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_RESNET101_SPEED_PUBLISHED_H_
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "experiments/frame/edition.h"
-#include "experiments/frame/report.h"
 #include "experiments/rows/speed_variant.h"
 
 namespace gpipe::experiments {
@@ -16,10 +15,6 @@ namespace gpipe::experiments {
 // settings of the runs published in June are not known; these are the ones of torchgpipe's own
 // script of four days later.
 const std::vector<SpeedVariant>& speed_variants(Edition edition);
-
-// Columns: "throughput" and its ratio to the baseline's, "speed_up". kJune2019 has no published
-// throughputs.
-PublishedTable published_speed(Edition edition);
 
 }  // namespace gpipe::experiments
 

@@ -1,5 +1,3 @@
-#include "experiments/rows/measured_speed.h"
-
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 #include <stdexcept>
 
 #include "absl/flags/reflection.h"
+#include "experiments/rows/prepare_speed.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -19,11 +18,12 @@ using ::testing::HasSubstr;
 SpeedExperiment tiny() {
   SpeedExperiment experiment;
   experiment.name = "tiny_speed";
-  experiment.variants = {
-      {"baseline", 8}, {"pipeline-2", 16, 4, {2, 2}}, {"n2m1", 8, 1, {1, 3}, Checkpoint::kAlways}};
+  experiment.variants = {{"baseline", 8},
+                         {"pipeline-2", 16, 4, {2, 2}},
+                         {"n2m1", 8, 1, {1, 3}, {}, Checkpoint::kAlways}};
   experiment.samples = 40;
   experiment.epochs = 2;
-  experiment.network = [](Scale scale) -> SpeedNetwork {
+  experiment.network = [](Scale scale) -> Network {
     models::NamedModel model;
     model.name = "tiny:4";
     model.row = {6};

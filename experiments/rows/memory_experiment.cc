@@ -1,102 +1,60 @@
 #include "experiments/rows/memory_experiment.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
-#include <optional>
 #include <stdexcept>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "balance/memory/optimizer_flag.h"
-#include "experiments/frame/balance.h"
-#include "experiments/frame/devices.h"
-#include "experiments/frame/flags.h"
 #include "experiments/frame/memory_limit.h"
 #include "experiments/frame/trace.h"
-#include "experiments/frame/trainer.h"
 #include "experiments/frame/variants.h"
 #include "experiments/rows/explain_run.h"
 #include "experiments/rows/memory_run.h"
-#include "gpipe/pipeline_setup.h"
 #include "gpipe/timeline/timeline.h"
 #include "text/memory_size.h"
 
 namespace gpipe::experiments {
 namespace {
 
-// The schedule of the published runs.
-ScheduleChoice published_schedule() { return {"gpipe", Schedule::gpipe}; }
-
-// What is run, and how it is described.
-struct Settings {
-  MemoryRun run;
-  std::string note;  // the variant's note
-  int64_t copies = 2;
-};
-
-Settings planned_settings(const MemoryExperiment& experiment, const MemoryVariant& variant) {
-  Settings settings;
-  settings.run.network = models::model_by_name(variant.network);
-  settings.run.batch = experiment.batch;
-  settings.run.setup =
-      choose_setup(CommonFlags(), variant.balance, std::min(variant.chunks, experiment.batch),
-                   variant.checkpoint, published_schedule());
-  return settings;
+Network network_of(const std::string& name, int64_t image_size = 0) {
+  models::NamedModel model = models::model_by_name(name, image_size);
+  return {model.name, model};
 }
 
-Settings measured_settings(const MemoryExperiment& experiment, const MemoryVariant& variant,
-                           const CommonFlags& flags) {
-  Settings settings = planned_settings(experiment, variant);
-  MemoryRun& run = settings.run;
+// A row as it is planned: at full size, with the published settings.
+MemoryRun planned_run(const MemoryExperiment& experiment, const MemoryVariant& variant) {
+  MemoryRun run;
+  run.name = variant.name;
+  run.network = network_of(variant.network);
+  run.batch_size = experiment.batch;
+  run.optimizer = balance::parse_optimizer(experiment.optimizer);
+  run.cut_as_published(variant.balance, std::min(variant.chunks, experiment.batch),
+                       variant.checkpoint);
+  return run;
+}
+
+MemoryRun measured_run(const MemoryExperiment& experiment, const MemoryVariant& variant,
+                       const CommonFlags& flags) {
+  MemoryRun run = planned_run(experiment, variant);
   if (flags.scale != Scale::kFull) {
     const SmallNetwork small = experiment.shrink(variant, flags.scale);
-    run.network = models::model_by_name(small.network, small.image_size);
-    run.batch = small.batch;
+    run.network = network_of(small.network, small.image_size);
+    run.batch_size = small.batch;
   }
-  run.batch = flags.batch_size.value_or(run.batch);
-  if (!variant.balance.empty()) {
-    const int64_t chunks = choose_chunks(flags, variant.chunks, run.batch);
-    run.setup = choose_setup(
-        flags,
-        choose_balance(flags.balance, variant.balance, run.network.name, layers_of(run.network)),
-        chunks, variant.checkpoint, published_schedule());
+  run.batch_size = flags.batch_size.value_or(run.batch_size);
+  if (run.is_pipeline()) {
+    run.cut(flags, variant.balance, variant.chunks, variant.checkpoint, published_schedule());
   }
-  run.devices = choose_devices(
-      flags, variant.name, std::max<int64_t>(static_cast<int64_t>(run.setup.balance.size()), 1));
-  run.seed = flags.seed;
-  return settings;
-}
-
-std::string describe(const Settings& settings) {
-  const MemoryRun& run = settings.run;
-  std::string text = absl::StrFormat("%s, %d x 3 x %d x %d", run.network.name, run.batch,
-                                     run.network.row.at(1), run.network.row.at(2));
-  if (!run.setup.balance.empty()) text += ", " + to_text(run.setup);
-  if (!run.devices.empty()) text += ", " + count_devices(run.devices);
-  return settings.note.empty() ? text : text + "; " + settings.note;
-}
-
-Json settings_of(const Settings& settings, const CommonFlags& flags, Origin way) {
-  const MemoryRun& run = settings.run;
-  Json json = {{"network", run.network.name},
-               {"batch_size", run.batch},
-               {"image_size", run.network.row.at(1)}};
-  if (!run.setup.balance.empty()) add_pipeline(run.setup, json);
-  if (way == Origin::kMeasured) {
-    add_common(flags, run.devices, json);
-  } else {
-    json["scale"] = to_text(Scale::kFull);
-  }
-  return json;
+  run.run_here(flags);
+  return run;
 }
 
 // Fills in the figures. If memory ran out, these are the parameters and the model's memory only.
-void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_memory,
-          Outcome& outcome) {
-  const int64_t model = settings.copies * figures.parameter_bytes;
+void fill(const MemoryFigures& figures, int64_t copies, bool out_of_memory, Outcome& outcome) {
+  const int64_t model = copies * figures.parameter_bytes;
   outcome.figures["parameters"] = static_cast<double>(figures.parameters);
   outcome.figures["model_memory"] = text::in_gib(model);
   outcome.settings["peak_bytes"] = figures.peaks;
@@ -105,11 +63,11 @@ void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_me
   outcome.figures["memory"] = text::in_gib(figures.total());
 }
 
-void plan(const Settings& settings, Outcome& outcome, const RunContext& context) {
-  const PlannedMemory planned = plan_memory(settings.run, kP40Bytes, [&] { context.check(); });
+void plan(const MemoryRun& run, int64_t copies, Outcome& outcome, const RunContext& context) {
+  const PlannedMemory planned = plan_memory(run, kP40Bytes, context);
   outcome.settings["capacity_bytes"] = kP40Bytes;
   outcome.settings["live_bytes"] = planned.live;
-  fill(settings, planned.figures, planned.out_of_memory, outcome);
+  fill(planned.figures, copies, planned.out_of_memory, outcome);
   const std::vector<int64_t>& peaks = planned.figures.peaks;
   const int64_t most = *std::max_element(peaks.begin(), peaks.end());
   if (planned.out_of_memory) {
@@ -126,41 +84,46 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
 }
 
 // Explains a pipeline that is made anew, because the measured one is gone, and its memory with it.
-Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
-  const MemoryRun& run = settings.run;
-  const PipelineSetup& setup = run.setup;
-  const Task task = task_of(run.network, run.seed);
+Json explain(const MemoryRun& run, int64_t copies, const RunContext& context) {
   const MemoryLimit limit(limit_of_run(run.devices));
-  const std::unique_ptr<Trainer> trainer =
-      setup.balance.empty()
-          ? make_naive_trainer(task, run.devices.front())
-          : make_pipeline_trainer(task, pipeline_options(setup, run.devices), setup.schedule.make);
-  return explain_run(*trainer, models::random_input(run.network, run.batch, run.devices.front()),
-                     models::random_target(run.network, run.batch, run.devices.back()), task.loss,
-                     setup.schedule.make, static_cast<double>(settings.copies), name, context);
+  const std::unique_ptr<Trainer> trainer = run.make_trainer();
+  return explain_run(*trainer, run.input(run.batch_size, run.devices.front()),
+                     run.target(run.batch_size, run.devices.back()), run.task().loss,
+                     run.setup.schedule.make, static_cast<double>(copies), run.name, context);
 }
 
-void measure(Settings settings, const CommonFlags& flags, const std::string& name, Outcome& outcome,
+void measure(MemoryRun run, int64_t copies, const CommonFlags& flags, Outcome& outcome,
              const RunContext& context) {
   Timeline timeline;
-  if (!flags.trace.empty()) settings.run.observer = timeline.observer();
-  const MemoryFigures figures = run_memory(settings.run, [&] { context.check(); });
-  fill(settings, figures, /*out_of_memory=*/false, outcome);
+  if (!flags.trace.empty()) run.observer = timeline.observer();
+  const MemoryFigures figures = run_memory(run, context);
+  fill(figures, copies, /*out_of_memory=*/false, outcome);
   outcome.origin = Origin::kMeasured;
   if (!flags.trace.empty()) {
-    write_trace(flags.trace, name, timeline, figures.routes, context.out);
+    write_trace(flags.trace, run.name, timeline, figures.routes, context.out);
   }
-  if (flags.explain) outcome.settings["diagnosis"] = explain(settings, name, context);
+  if (flags.explain) outcome.settings["diagnosis"] = explain(run, copies, context);
 }
 
-RunVariant runner(const std::string& name, Settings settings, const CommonFlags& flags,
-                  Origin way) {
-  return [name, settings = std::move(settings), flags, way](Outcome& outcome,
-                                                            const RunContext& context) {
-    outcome.note = describe(settings);
-    outcome.settings = settings_of(settings, flags, way);
-    way == Origin::kPlanned ? plan(settings, outcome, context)
-                            : measure(settings, flags, name, outcome, context);
+RunVariant row(const MemoryExperiment& experiment, const CommonFlags& flags,
+               const std::string& name, Origin way) {
+  const MemoryVariant& variant = find_variant(experiment.variants, name);
+  const bool planned = way == Origin::kPlanned;
+  MemoryRun run =
+      planned ? planned_run(experiment, variant) : measured_run(experiment, variant, flags);
+  return [=, note = variant.note, copies = experiment.copies](Outcome& outcome,
+                                                              const RunContext& context) {
+    outcome.note = run.describe() + (planned ? "" : ", " + count_devices(run.devices)) +
+                   (note.empty() ? "" : "; " + note);
+    outcome.settings = run.settings();
+    if (run.is_pipeline()) add_pipeline(run.setup, outcome.settings);
+    if (planned) {
+      outcome.settings["scale"] = to_text(Scale::kFull);
+      plan(run, copies, outcome, context);
+    } else {
+      add_common(flags, run.devices, outcome.settings);
+      measure(run, copies, flags, outcome, context);
+    }
   };
 }
 
@@ -169,14 +132,6 @@ bool assumes(const MemoryExperiment& experiment) {
   return std::any_of(
       experiment.variants.begin(), experiment.variants.end(),
       [](const MemoryVariant& variant) { return variant.note.rfind("assumed: ", 0) == 0; });
-}
-
-// Refuses flags that would be ignored.
-void check(const CommonFlags& flags) {
-  if (flags.epochs) {
-    throw std::invalid_argument(
-        "--epochs: a memory experiment always trains two steps; leave it out");
-  }
 }
 
 }  // namespace
@@ -215,7 +170,10 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
 
 ExperimentRun prepare_memory(const MemoryExperiment& experiment) {
   const CommonFlags flags = read_common_flags();
-  check(flags);
+  if (flags.epochs) {
+    throw std::invalid_argument(
+        "--epochs: a memory experiment always trains two steps; leave it out");
+  }
   ExperimentRun prepared;
   prepared.name = experiment.name;
   prepared.edition = experiment.edition;
@@ -225,13 +183,7 @@ ExperimentRun prepare_memory(const MemoryExperiment& experiment) {
   prepared.variants = make_variants(
       flags, "all", names_of(experiment.variants), {Origin::kPlanned, Origin::kMeasured},
       [&experiment](const CommonFlags& own, const std::string& name, Origin way) {
-        const MemoryVariant& variant = find_variant(experiment.variants, name);
-        Settings settings = way == Origin::kPlanned ? planned_settings(experiment, variant)
-                                                    : measured_settings(experiment, variant, own);
-        settings.run.optimizer = balance::parse_optimizer(experiment.optimizer);
-        settings.copies = experiment.copies;
-        settings.note = variant.note;
-        return runner(name, std::move(settings), own, way);
+        return row(experiment, own, name, way);
       });
   if (has_way(prepared.variants, Origin::kPlanned)) {
     prepared.remarks.push_back(absl::StrFormat(

@@ -5,12 +5,12 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <numeric>
 
 #include "balance/memory/caching_allocator.h"
 #include "experiments/frame/memory_limit.h"
-#include "experiments/frame/trainer.h"
 #include "gpipe/gpipe.h"
 #include "interception/peak_memory.h"
 #include "meta/meta_scope.h"
@@ -19,12 +19,6 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr int kSteps = 2;
-
-LossFn loss_of(const models::NamedModel& network) {
-  return [kind = network.loss](const Tensors& outputs, const Tensors& targets) {
-    return models::loss_of(kind, outputs.at(0), targets.at(0));
-  };
-}
 
 void count_parameters(const torch::nn::Sequential& network, MemoryFigures& figures) {
   for (const at::Tensor& parameter : network->parameters()) {
@@ -37,20 +31,19 @@ void count_parameters(const torch::nn::Sequential& network, MemoryFigures& figur
 // whether the step is the last one.
 std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& network,
                                   const at::Tensor& input, const at::Tensor& target,
-                                  const std::function<void()>& check, MemoryFigures& figures) {
-  const LossFn loss = loss_of(run.network);
-  const PipelineSetup& setup = run.setup;
-  if (setup.balance.empty()) {
+                                  const RunContext& context, MemoryFigures& figures) {
+  const LossFn loss = run.loss();
+  if (!run.is_pipeline()) {
     network->to(run.devices.front());
     return [=](bool /*last*/) mutable { loss({network->forward(input)}, {target}).backward(); };
   }
-  GPipe pipe(network, pipeline_options(setup, run.devices));
+  GPipe pipe(network, run.options());
   figures.routes = pipe->routes();
-  const StepOptions options = StepOptions().schedule(setup.schedule.make);
-  return [=, observer = run.observer](bool last) mutable {
+  const StepOptions options = StepOptions().schedule(run.setup.schedule.make);
+  return [=, &context, observer = run.observer](bool last) mutable {
     StepOptions watched = options;
     watched.on_event([&](const Event& event) {
-      check();
+      context.check();
       if (last && observer) observer(event);
     });
     pipe->step({input}, {target}, loss, watched);
@@ -63,21 +56,21 @@ int64_t MemoryFigures::total() const {
   return std::accumulate(peaks.begin(), peaks.end(), int64_t{0});
 }
 
-MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check) {
+MemoryFigures run_memory(const MemoryRun& run, const RunContext& context) {
   MemoryFigures figures;
   const MemoryLimit limit(limit_of_run(run.devices));
   internal::PeakMemory memory(run.devices);
   at::manual_seed(run.seed);
-  torch::nn::Sequential network = run.network.make();
+  torch::nn::Sequential network = run.network.model.make();
   count_parameters(network, figures);
-  check();
-  const at::Tensor input = models::random_input(run.network, run.batch, run.devices.front());
-  const at::Tensor target = models::random_target(run.network, run.batch, run.devices.back());
-  const std::function<void(bool)> step = step_of(run, network, input, target, check, figures);
+  context.check();
+  const at::Tensor input = run.input(run.batch_size, run.devices.front());
+  const at::Tensor target = run.target(run.batch_size, run.devices.back());
+  const std::function<void(bool)> step = step_of(run, network, input, target, context, figures);
   const std::unique_ptr<torch::optim::Optimizer> optimizer = run.optimizer(network->parameters());
   memory.reset(/*gives_back=*/true);
   for (int k = 0; k < kSteps; ++k) {
-    check();
+    context.check();
     step(k + 1 == kSteps);
     optimizer->step();
   }
@@ -85,12 +78,11 @@ MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& chec
   return figures;
 }
 
-PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
-                          const std::function<void()>& check) {
+PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity, const RunContext& context) {
   PlannedMemory planned;
   const torch::nn::Sequential network = [&run] {
     const MetaScope scope;
-    return run.network.make();
+    return run.network.model.make();
   }();
   count_parameters(network, planned.figures);
   PipelineSetup setup = run.setup;
@@ -99,17 +91,25 @@ PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
     setup.chunks = 1;
     setup.checkpoint_all(Checkpoint::kNever);
   }
+  std::optional<command::Progress> bar;
   balance::MemoryPlanOptions options(setup.balance);
   options.chunks(setup.chunks)
       .partition_checkpoints(setup.checkpoints)
       .schedule(setup.schedule.make)
+      .ablation(run.ablation)
       .optimizer(run.optimizer)
-      .zero_grad(false)
+      .zero_grad(run.zero_grad)
       .capacity(capacity)
-      .progress([&check](int64_t /*done*/, int64_t /*total*/) { check(); });
-  const balance::MemoryPlan plan = balance::memory_plan(
-      network, {models::random_input(run.network, run.batch, at::kMeta)},
-      {models::random_target(run.network, run.batch, at::kMeta)}, loss_of(run.network), options);
+      .progress([&](int64_t done, int64_t total) {
+        context.check();
+        if (!bar && context.progress != nullptr) {
+          bar.emplace(*context.progress, run.name + ", planned", total, context.progress_options);
+        }
+        if (bar) bar->update(done);
+      });
+  const balance::MemoryPlan plan =
+      balance::memory_plan(network, {run.input(run.batch_size, at::kMeta)},
+                           {run.target(run.batch_size, at::kMeta)}, run.loss(), options);
   planned.live = plan.total_bytes();
   planned.out_of_memory = plan.total_reserved() < 0;
   std::vector<int64_t>& peaks = planned.figures.peaks;

@@ -3,30 +3,22 @@
 #ifndef GPIPE_EXPERIMENTS_ROWS_MEMORY_RUN_H_
 #define GPIPE_EXPERIMENTS_ROWS_MEMORY_RUN_H_
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "balance/memory/memory_plan.h"
-#include "gpipe/pipeline_setup.h"
+#include "experiments/frame/program.h"
+#include "experiments/rows/row.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/schedule/routes.h"
-#include "models/by_name.h"
 
 namespace gpipe::experiments {
 
-// What is trained, and how.
-struct MemoryRun {
-  models::NamedModel network;
-  int64_t batch = 0;
-  PipelineSetup setup;               // without a balance: the plain network
-  std::vector<c10::Device> devices;  // one for each partition
+struct MemoryRun : Row {
   balance::MakeOptimizer optimizer;
-  uint64_t seed = 0;
-  Observer observer;  // sees the last step's actions; empty: none
+  bool zero_grad = false;  // as in MemoryPlanOptions; only plans have it
+  Observer observer;       // sees the last step's actions; empty: none
 };
 
 struct MemoryFigures {
@@ -45,9 +37,8 @@ struct MemoryFigures {
 // If all devices are the CPU, an exception is thrown before the machine's memory is used up: the
 // kernel would kill the process.
 //
-// `check` is called repeatedly; an exception that it throws ends the run. Throws what the run
-// throws.
-MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check);
+// `context` is checked repeatedly. Throws what the run throws.
+MemoryFigures run_memory(const MemoryRun& run, const RunContext& context);
 
 // The same figures from a memory plan: nothing is run, each partition has a device of its own with
 // `capacity` bytes, and a plain network is one partition. The peaks are what the allocator for CUDA
@@ -58,8 +49,7 @@ struct PlannedMemory {
   // Whether a device runs out of memory; the peaks are then those without a limit.
   bool out_of_memory = false;
 };
-PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
-                          const std::function<void()>& check);
+PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity, const RunContext& context);
 
 }  // namespace gpipe::experiments
 

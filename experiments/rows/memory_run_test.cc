@@ -7,7 +7,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <atomic>
-#include <stdexcept>
 #include <vector>
 
 #include "balance/memory/optimizer_flag.h"
@@ -19,13 +18,13 @@ using ::testing::SizeIs;
 
 constexpr int64_t kMiB = 1 << 20;
 
-const auto kGoOn = [] {};
+const RunContext kGoOn;
 
 // A run of a U-Net with 4.9 million parameters in 109 layers.
 MemoryRun unet(const std::vector<int64_t>& balance) {
   MemoryRun run;
-  run.network = models::model_by_name("unet:2,16", 64);
-  run.batch = 8;
+  run.network.model = models::model_by_name("unet:2,16", 64);
+  run.batch_size = 8;
   run.setup.balance = balance;
   run.devices = {c10::kCPU};
   if (!balance.empty()) run.devices.assign(balance.size(), c10::kCPU);
@@ -72,8 +71,7 @@ TEST(MemoryRunTest, TheOptimizersStateCounts) {
 // on the processor.
 MemoryRun linear_layers(const std::vector<int64_t>& balance) {
   MemoryRun run = unet(balance);
-  run.network.name = "linear";
-  run.network.make = [] {
+  run.network.model.make = [] {
     torch::nn::Sequential network;
     for (int k = 0; k < 6; ++k) {
       network->push_back(torch::nn::Linear(512, 512));
@@ -81,10 +79,10 @@ MemoryRun linear_layers(const std::vector<int64_t>& balance) {
     }
     return network;
   };
-  run.network.row = {512};
-  run.network.loss = models::Loss::kCrossEntropy;
-  run.network.classes = 512;
-  run.batch = 4096;
+  run.network.model.row = {512};
+  run.network.model.loss = models::Loss::kCrossEntropy;
+  run.network.model.classes = 512;
+  run.batch_size = 4096;
   return run;
 }
 
@@ -127,19 +125,14 @@ TEST(MemoryRunTest, APlanSaysWhereMemoryRunsOut) {
   EXPECT_EQ(full.figures.total(), free.figures.total());
 }
 
-struct Stop : std::runtime_error {
-  Stop() : std::runtime_error("stop") {}
-};
-
 TEST(MemoryRunTest, CanBeStopped) {
   for (const auto& balance : {std::vector<int64_t>{}, std::vector<int64_t>{50, 59}}) {
     std::atomic<int> calls = 0;  // several threads count
-    const auto stop = [&calls] {
-      if (++calls == 3) throw Stop();
-    };
-    EXPECT_THROW(run_memory(unet(balance), stop), Stop);
+    RunContext context;
+    context.interrupted = [&calls] { return ++calls == 3; };
+    EXPECT_THROW(run_memory(unet(balance), context), command::Interrupted);
     calls = 0;
-    EXPECT_THROW(plan_memory(unet(balance), 0, stop), Stop);
+    EXPECT_THROW(plan_memory(unet(balance), 0, context), command::Interrupted);
   }
 }
 

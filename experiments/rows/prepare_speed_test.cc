@@ -21,11 +21,11 @@ SpeedExperiment tiny() {
   SpeedExperiment experiment;
   experiment.name = "tiny_speed";
   experiment.edition = "2019-06";
-  experiment.table.title = "Tiny";
-  experiment.variants = {{"baseline", 4}, {"pipeline-2", 4, 2, {1, 1}}};
+  experiment.title = "Tiny";
+  experiment.variants = {{"baseline", 4, 1, {}, {"100"}}, {"pipeline-2", 4, 2, {1, 1}}};
   experiment.samples = 8;
   experiment.remarks = {"Published: somewhere."};
-  experiment.network = [](Scale) -> SpeedNetwork {
+  experiment.network = [](Scale) -> Network {
     models::NamedModel model;
     model.row = {6};
     model.make = [] {
@@ -34,8 +34,6 @@ SpeedExperiment tiny() {
     return {"Tiny", model};
   };
   experiment.smoke = experiment.small = {/*samples=*/8, 1, /*micro_batch=*/2, /*most_chunks=*/2};
-  experiment.reference = "baseline";
-  experiment.reference_throughput = 100;
   return experiment;
 }
 

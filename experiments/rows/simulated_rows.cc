@@ -5,15 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "experiments/frame/balance.h"
-#include "experiments/frame/flags.h"
 #include "experiments/frame/variants.h"
 #include "experiments/rows/layer_costs.h"
+#include "experiments/rows/row.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -50,23 +49,30 @@ struct SimulatedRows::State {
   SpeedExperiment experiment;
   SimulatedMachine machine;
   balance::NominalDevice nominal;
-  SpeedNetwork network;
+  Network network;
   LayerCosts costs;
   std::vector<LayerCosts> parts;  // they add up to the counted costs, before the factor
   std::string device;             // the profile's device; empty: there is no profile
   int64_t profiled_rows = 0;      // rows of the profile's micro-batch
   std::optional<double> factor;   // the factor of the counted costs; nullopt: not known yet
 
+  const SpeedVariant& reference() const { return experiment.variants.front(); }
+  double reference_throughput() const {
+    const SpeedFigures& published = reference().published;
+    return std::stod(published.throughput.empty() ? published.script_throughput
+                                                  : published.throughput);
+  }
+
+  // The factor that gives the reference its throughput.
+  double factor_of(const LayerCosts& counted, const SimulatedMachine& there) const {
+    return factor_for(reference(), experiment.samples, reference_throughput(), counted, there);
+  }
+
   // The costs are counted when the first row is run, not when the command line is read.
   void calibrate() {
     if (factor) return;
-    if (device.empty()) {
-      factor = factor_for(find_variant(experiment.variants, experiment.reference),
-                          experiment.samples, experiment.reference_throughput, costs, machine);
-      costs = scaled(std::move(costs), *factor);
-    } else {
-      factor = 1;
-    }
+    factor = device.empty() ? factor_of(costs, machine) : 1;
+    if (device.empty()) costs = scaled(std::move(costs), *factor);
   }
 
   // How far the throughput moves if one of the constants is off. Each constant is tried once
@@ -74,12 +80,8 @@ struct SimulatedRows::State {
   Movement movement_of(const SpeedVariant& variant, double throughput) const {
     Movement movement;
     const auto add = [&](const LayerCosts& others, const SimulatedMachine& machine_there) {
-      LayerCosts there = others;
-      if (device.empty()) {
-        there = scaled(there, factor_for(find_variant(experiment.variants, experiment.reference),
-                                         experiment.samples, experiment.reference_throughput,
-                                         others, machine_there));
-      }
+      const LayerCosts there =
+          device.empty() ? scaled(others, factor_of(others, machine_there)) : others;
       const double moved =
           simulate_speed(variant, experiment.samples, there, machine_there).throughput /
               throughput -
@@ -106,20 +108,19 @@ struct SimulatedRows::State {
     return movement;
   }
 
-  static PipelineSetup setup_of(const SpeedVariant& variant) {
-    return choose_setup(CommonFlags(), variant.balance, variant.chunks, variant.checkpoint,
-                        {"gpipe", Schedule::gpipe});
+  Row row_of(const SpeedVariant& variant) const {
+    Row row;
+    row.network = network;
+    row.batch_size = variant.batch_size;
+    row.cut_as_published(variant.balance, variant.chunks, variant.checkpoint);
+    return row;
   }
 
   std::string describe(const SpeedVariant& variant) const {
-    std::string text = absl::StrFormat("%s, %d x %s", network.title, variant.batch_size,
-                                       absl::StrJoin(network.model.row, " x "));
-    if (!variant.balance.empty()) {
-      text += ", " + to_text(setup_of(variant));
-    }
+    std::string text = row_of(variant).describe();
     if (device.empty()) {
       text += absl::StrFormat("; times from FLOPs and bytes, x %.3f", *factor);
-      if (variant.name == experiment.reference) {
+      if (variant.name == reference().name) {
         text += ", which gives this row the throughput " + experiment.reference_source;
       }
     } else {
@@ -136,7 +137,7 @@ struct SimulatedRows::State {
                  {"costs", device.empty() ? Json("nominal") : Json(device)},
                  {"factor", *factor}};
     if (!variant.balance.empty()) {
-      add_pipeline(setup_of(variant), json);
+      add_pipeline(row_of(variant).setup, json);
       json["link_bandwidth"] = machine.bandwidth;
       json["link_latency"] = machine.latency;
       json["action_overhead"] = machine.overhead;
@@ -163,7 +164,7 @@ struct SimulatedRows::State {
     }
     const SimulatedSpeed speed = simulate_speed(variant, experiment.samples, costs, machine);
     outcome.settings = settings_of(variant, speed);
-    if (variant.name != experiment.reference) {
+    if (variant.name != reference().name) {
       const Movement movement = movement_of(variant, speed.throughput);
       outcome.settings["moves"] = {movement.least, movement.most};
       outcome.note += "; " + to_text(movement);
@@ -206,8 +207,8 @@ std::string SimulatedRows::remark() const {
           ? absl::StrFormat(
                 "FLOPs and bytes at the speeds of a Tesla P40 (%s), multiplied by one factor with "
                 "which %s has the %g samples/s %s",
-                to_text(state.nominal), state.experiment.reference,
-                state.experiment.reference_throughput, state.experiment.reference_source)
+                to_text(state.nominal), state.reference().name, state.reference_throughput(),
+                state.experiment.reference_source)
           : "those of " + state.device + " (--profile)";
   return (state.experiment.assumed.empty()
               ? "Simulated: published network, sizes and schedule, "

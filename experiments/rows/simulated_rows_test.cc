@@ -26,9 +26,9 @@ using ::testing::ThrowsMessage;
 SpeedExperiment tiny() {
   SpeedExperiment experiment;
   experiment.name = "tiny_speed";
-  experiment.variants = {{"baseline", 8}, {"pipeline-2", 16, 4, {2, 2}}};
+  experiment.variants = {{"baseline", 8, 1, {}, {"123"}}, {"pipeline-2", 16, 4, {2, 2}}};
   experiment.samples = 40;
-  experiment.network = [](Scale) -> SpeedNetwork {
+  experiment.network = [](Scale) -> Network {
     models::NamedModel model;
     model.name = "tiny:4";
     model.row = {64};
@@ -38,8 +38,6 @@ SpeedExperiment tiny() {
     };
     return {"Tiny", model};
   };
-  experiment.reference = "baseline";
-  experiment.reference_throughput = 123;
   return experiment;
 }
 

@@ -36,7 +36,7 @@ TEST(SimulateSpeed, ThePlainNetworkTakesWhatItsLayersTake) {
 }
 
 TEST(SimulateSpeed, APipelineHasTheBubbleOfThePaper) {
-  SpeedVariant variant = {"pipeline-4", 16, 8, {1, 1, 1, 1}, Checkpoint::kNever};
+  SpeedVariant variant = {"pipeline-4", 16, 8, {1, 1, 1, 1}, {}, Checkpoint::kNever};
   // A step has 8 micro-batches of 2 rows in 4 stages, so it takes 11 times 6 s. An epoch has two
   // steps.
   EXPECT_DOUBLE_EQ(simulate_speed(variant, 32, even(4), kFree).seconds, 2 * 11 * 6.0);
@@ -62,7 +62,7 @@ TEST(SimulateSpeed, UnevenMicroBatchesAndTheShorterStepCount) {
 }
 
 TEST(SimulateSpeed, LinksAndActionsTakeTime) {
-  const SpeedVariant variant = {"pipeline-2", 1, 1, {1, 1}, Checkpoint::kNever};
+  const SpeedVariant variant = {"pipeline-2", 1, 1, {1, 1}, {}, Checkpoint::kNever};
   const balance::Machine machine = {.bandwidth = 50, .latency = 0.25, .overhead = 0.5};
   EXPECT_DOUBLE_EQ(simulate_speed(variant, 1, even(2), machine).seconds,
                    2 * 3.0 + 2 * (100 / 50.0 + 0.25) + 4 * 0.5);
@@ -78,7 +78,7 @@ TEST(SimulateSpeed, TheScheduleCanBeAnother) {
 TEST(FactorFor, GivesTheThroughput) {
   const SpeedVariant plain = {"baseline", 4};
   EXPECT_NEAR(factor_for(plain, 10, 1.0 / 60, even(2)), 10, 1e-6);
-  const SpeedVariant variant = {"n2m1", 4, 1, {1, 2}, Checkpoint::kAlways};
+  const SpeedVariant variant = {"n2m1", 4, 1, {1, 2}, {}, Checkpoint::kAlways};
   const balance::Machine machine = {.bandwidth = 1000, .latency = 0.01, .overhead = 0.02};
   for (const double throughput : {0.001, 0.1, 2.0}) {
     const double factor = factor_for(variant, 10, throughput, even(3), machine);

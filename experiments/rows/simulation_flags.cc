@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "command/flag_values.h"
 #include "command/wrong_value.h"
+#include "experiments/frame/balance.h"
 #include "experiments/frame/flags.h"
 #include "experiments/rows/layer_costs.h"
-#include "meta/meta_scope.h"
 
 ABSL_FLAG(std::string, profile, "",
           "Simulate with the layers' times of this file, which "
@@ -106,11 +106,8 @@ balance::SavedProfile load_profile_of(const std::string& file, const models::Nam
     throw std::invalid_argument("--profile=" + file + " is of " + saved.model +
                                 ", but this table's network is " + model.name + advice);
   }
-  const auto layers = [&] {
-    const MetaScope meta;
-    return model.make()->size();
-  }();
-  if (saved.profile.layers.size() != layers) {
+  const int64_t layers = layers_of(model);
+  if (static_cast<int64_t>(saved.profile.layers.size()) != layers) {
     throw std::invalid_argument("--profile=" + file + " has " +
                                 std::to_string(saved.profile.layers.size()) + " layers, but " +
                                 title + " has " + std::to_string(layers) + advice);

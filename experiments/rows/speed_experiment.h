@@ -3,26 +3,16 @@
 #ifndef GPIPE_EXPERIMENTS_ROWS_SPEED_EXPERIMENT_H_
 #define GPIPE_EXPERIMENTS_ROWS_SPEED_EXPERIMENT_H_
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "experiments/frame/report.h"
 #include "experiments/frame/scale.h"
+#include "experiments/rows/row.h"
 #include "experiments/rows/speed_variant.h"
-#include "models/by_name.h"
 
 namespace gpipe::experiments {
-
-struct SpeedNetwork {
-  std::string title;  // for people: "ResNet-101"
-  // At full scale, its name is the one that profiles of it have (//balance --model).
-  models::NamedModel model;
-};
 
 // How much is run at a scale below full.
 struct SpeedSize {
@@ -35,29 +25,23 @@ struct SpeedSize {
 struct SpeedExperiment {
   std::string name;     // the name of its folder
   std::string edition;  // the table's edition: "" (the current one), "2019-06"
+  std::string title;    // the table's
 
-  // The table has a column "throughput", for the figures of the rows.
-  PublishedTable table;
-  std::vector<SpeedVariant> variants;  // the table's rows that can be run
-  int64_t samples = 0;                 // samples of a published epoch
-  int64_t epochs = 10;                 // the published number
+  // The table's rows. If nothing was profiled, the published throughput of the first, or else that
+  // of the script, says how fast the published device is.
+  std::vector<SpeedVariant> variants;
+  // Where that throughput is from; this follows "the throughput" in a note.
+  std::string reference_source = "published";
+  int64_t samples = 0;  // samples of a published epoch
+  int64_t epochs = 10;  // the published number
   std::vector<std::string> remarks;
   // The settings of the variants that are assumed, because they were not published; empty: none.
   std::string assumed;
 
-  std::function<SpeedNetwork(Scale)> network;
+  std::function<Network(Scale)> network;
   SpeedSize smoke;
   SpeedSize small;
-  // Targets for `rows` samples.
-  std::function<at::Tensor(const models::NamedModel&, int64_t rows, c10::Device)> target =
-      models::random_target;
-
-  // The variant whose known throughput says how fast the published device is, if nothing was
-  // profiled. `reference_source` says where the throughput is from; it follows "the throughput" in
-  // a note.
-  std::string reference;
-  double reference_throughput = 0;
-  std::string reference_source = "published";
+  MakeTarget target = models::random_target;
 };
 
 }  // namespace gpipe::experiments

@@ -1,22 +1,33 @@
 #include "experiments/rows/speed_run.h"
 
+#include <torch/optim/sgd.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "balance/costs/profiler.h"
+#include "experiments/frame/memory_limit.h"
 #include "experiments/frame/other_load.h"
 #include "experiments/frame/statistics.h"
 #include "experiments/frame/stopwatch.h"
 #include "experiments/frame/trace.h"
+#include "experiments/rows/explain_run.h"
 #include "gpipe/timeline/time_split.h"
 #include "gpipe/timeline/timeline.h"
+#include "interception/peak_memory.h"
+#include "text/memory_size.h"
 
 namespace gpipe::experiments {
 namespace {
+
+constexpr double kLearningRate = 0.1;
 
 enum class Recorded { kNothing, kLastWholeStep, kWholeSteps };
 
@@ -130,6 +141,32 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
                       context.rounds == 1 ? "" : absl::StrFormat(" of %d rounds", context.rounds),
                       mean(throughputs), mean(counted(outcome.epochs, "seconds", of_a_round, skip)))
                << std::flush;
+}
+
+void measure_speed(const Row& row, const SpeedOptions& options, const RunContext& context,
+                   Outcome& outcome) {
+  const MemoryLimit limit(limit_of_run(row.devices));
+  std::optional<internal::PeakMemory> memory;
+  if (options.memory) memory.emplace(row.devices);
+  const std::unique_ptr<Trainer> trainer = row.make_trainer();
+  const int64_t rows = std::min(row.batch_size, options.samples);
+  const at::Tensor input = row.input(rows, trainer->input_device());
+  const at::Tensor target = row.target(rows, trainer->target_device());
+  torch::optim::SGD optimizer(trainer->module().parameters(),
+                              torch::optim::SGDOptions(kLearningRate));
+  if (memory) memory->reset(/*gives_back=*/true);
+  run_speed(*trainer, optimizer, input, target, options, context, outcome);
+  if (outcome.origin != Origin::kMeasured) return;
+  if (memory) {
+    const std::vector<int64_t> held = memory->held();
+    outcome.figures["memory"] = text::in_gib(std::accumulate(held.begin(), held.end(), int64_t{0}));
+    memory.reset();  // explain_run() counts memory itself
+  }
+  if (options.explain && context.round == context.rounds) {
+    outcome.settings["diagnosis"] =
+        explain_run(*trainer, input, target, row.task().loss, row.setup.schedule.make,
+                    balance::ParamScale::kSgd, row.name, context);
+  }
 }
 
 }  // namespace gpipe::experiments

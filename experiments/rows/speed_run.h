@@ -1,5 +1,5 @@
-// run_speed: the speed experiments' procedure: whole training steps on one mini-batch that is made
-// once.
+// run_speed, measure_speed: the speed experiments' procedure: whole training steps on one
+// mini-batch that is made once.
 #ifndef GPIPE_EXPERIMENTS_ROWS_SPEED_RUN_H_
 #define GPIPE_EXPERIMENTS_ROWS_SPEED_RUN_H_
 
@@ -12,6 +12,7 @@
 #include "experiments/frame/program.h"
 #include "experiments/frame/report.h"
 #include "experiments/frame/trainer.h"
+#include "experiments/rows/row.h"
 
 namespace gpipe::experiments {
 
@@ -24,6 +25,10 @@ struct SpeedOptions {
   // workers of a pipeline are in actions, over the epochs that count.
   bool utilization = false;
   std::string trace;  // file for the timeline of a pipeline's last whole step; empty: none
+  // What only measure_speed() does: whether to report "memory", the peaks of all devices in GiB,
+  // and the setting "diagnosis" (explain_run()).
+  bool memory = false;
+  bool explain = false;
 };
 
 // Trains for some epochs on the same `input` [batch, ...] and `target`. An epoch has samples /
@@ -36,6 +41,10 @@ struct SpeedOptions {
 void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
                const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
                Outcome& outcome);
+
+// run_speed() of a row, with plain SGD. A row without a whole mini-batch has a smaller one.
+void measure_speed(const Row& row, const SpeedOptions& options, const RunContext& context,
+                   Outcome& outcome);
 
 }  // namespace gpipe::experiments
 

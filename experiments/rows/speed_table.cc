@@ -11,7 +11,7 @@ constexpr char kScript[] = "its script";
 
 }  // namespace
 
-PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>& rows) {
+PublishedTable speed_table(const std::string& title, const std::vector<SpeedVariant>& rows) {
   Column throughput = {"throughput", "images/s", {}, ""};
   Column speed_up = {"speed_up", "speed-up", {}, kTorchgpipe};
   PublishedTable table;
@@ -25,19 +25,20 @@ PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>
       sources.emplace_back(source);
     }
   };
-  for (const SpeedRow& speed_row : rows) {
-    PublishedRow row = {speed_row.experiment, {}, ""};
-    add(row, throughput, kTorchgpipe, speed_row.throughput);
-    add(row, throughput, kScript, speed_row.script_throughput);
-    add(row, speed_up, kTorchgpipe, speed_row.torchgpipe);
-    add(row, speed_up, kScript, speed_row.script);
-    add(row, speed_up, kHuang, speed_row.huang);
+  for (const SpeedVariant& variant : rows) {
+    const SpeedFigures& published = variant.published;
+    PublishedRow row = {variant.name, {}, ""};
+    add(row, throughput, kTorchgpipe, published.throughput);
+    add(row, throughput, kScript, published.script_throughput);
+    add(row, speed_up, kTorchgpipe, published.torchgpipe);
+    add(row, speed_up, kScript, published.script);
+    add(row, speed_up, kHuang, published.huang);
     table.rows.push_back(row);
   }
   table.columns = {throughput, speed_up};
   table.ratio = speed_up.key;
   table.ratio_of = throughput.key;
-  table.reference = rows.at(0).experiment;
+  table.reference = rows.at(0).name;
   return table;
 }
 

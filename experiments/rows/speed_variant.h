@@ -10,12 +10,23 @@
 
 namespace gpipe::experiments {
 
+// Published figures of a run. A text is empty if the figure was not published.
+struct SpeedFigures {
+  std::string throughput = {};  // torchgpipe's, images per second
+  std::string torchgpipe = {};  // torchgpipe's speed-up
+  std::string huang = {};       // the speed-up of Huang et al.
+  // The figures of another run of torchgpipe, by a script in its repository.
+  std::string script_throughput = {};
+  std::string script = {};  // the script's speed-up
+};
+
 // A run as it was published.
 struct SpeedVariant {
   std::string name;
   int64_t batch_size = 0;
   int64_t chunks = 1;
   std::vector<int64_t> balance = {};  // empty: the plain network
+  SpeedFigures published = {};
   Checkpoint checkpoint = Checkpoint::kExceptLast;
 };
 

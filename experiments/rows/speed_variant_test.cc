@@ -52,7 +52,7 @@ TEST(StepsOfEpoch, AreCutAsByTorchgpipe) {
 }
 
 TEST(StepsOfEpoch, ModesAreTorchgpipes) {
-  SpeedVariant variant = {"n2m1", 96, 1, {7, 17}, Checkpoint::kAlways};
+  SpeedVariant variant = {"n2m1", 96, 1, {7, 17}, {}, Checkpoint::kAlways};
   EXPECT_EQ(steps_of_epoch(variant, 10000)[0].checkpoint, Checkpoint::kAlways);
   variant.checkpoint = Checkpoint::kExceptLast;
   EXPECT_EQ(steps_of_epoch(variant, 10000)[0].checkpoint, Checkpoint::kNever);

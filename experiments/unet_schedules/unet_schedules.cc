@@ -2,9 +2,6 @@
 // See README.md in this folder.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/binary_cross_entropy_with_logits.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -27,12 +24,13 @@
 #include "experiments/frame/other_load.h"
 #include "experiments/frame/program.h"
 #include "experiments/frame/variants.h"
+#include "experiments/rows/row.h"
+#include "experiments/rows/scaled_unet.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
 #include "machine/cores.h"
-#include "models/unet.h"
 #include "skip/tracker.h"
 
 namespace gpipe::experiments {
@@ -58,11 +56,6 @@ struct Size {
   int64_t chunks;
   int64_t steps;   // of a round
   double seconds;  // how long profiling measures
-
-  std::string name() const {
-    return absl::StrFormat("U-Net (2, %d) of depth %d, %d x 3 x %d x %d", channels, depth, batch,
-                           image_size, image_size);
-  }
 };
 
 Size size_of(Scale scale) {
@@ -71,37 +64,26 @@ Size size_of(Scale scale) {
   return {5, 32, 192, 32, 8, 10, 10};
 }
 
-at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
-  return at::binary_cross_entropy_with_logits(outputs[0], targets[0]);
-}
-
 // What the rows share: the network, and the profile from which all of them are predicted.
 class Subject {
  public:
-  Subject(Size size, uint64_t seed, Checkpoint checkpoint)
-      : size_(size), seed_(seed), checkpoint_(checkpoint) {}
+  Subject(Size size, uint64_t seed, Checkpoint checkpoint) : size_(size), checkpoint_(checkpoint) {
+    row_.network = scaled_unet(size.depth, 2, size.channels, size.image_size);
+    row_.network.title = absl::StrFormat("U-Net (2, %d) of depth %d", size.channels, size.depth);
+    row_.make_target = unet_target;
+    row_.batch_size = size.batch;
+    row_.seed = seed;
+  }
 
   const Size& size() const { return size_; }
   Checkpoint checkpoint() const { return checkpoint_; }
-
-  torch::nn::Sequential make() const {
-    at::manual_seed(seed_);
-    return models::unet(
-        models::UNetOptions().depth(size_.depth).num_convs(2).base_channels(size_.channels));
-  }
-  at::Tensor input(int64_t rows) const {
-    return at::rand({rows, 3, size_.image_size, size_.image_size});
-  }
-  at::Tensor target(int64_t rows) const {
-    return at::ones({rows, 1, size_.image_size, size_.image_size});
-  }
+  // Without a cut, which the schedules differ in.
+  const Row& row() const { return row_; }
 
   int64_t stages_of(const std::string& schedule) const {
-    for (const NamedSchedule& named : named_schedules()) {
-      if (named.name != schedule) continue;
-      return named.shape == PlacementShape::kOneEach ? kWorkers : 2 * kWorkers;
-    }
-    throw std::invalid_argument("there is no schedule " + schedule);
+    const bool one_each =
+        find_variant(named_schedules(), schedule).shape == PlacementShape::kOneEach;
+    return one_each ? kWorkers : 2 * kWorkers;
   }
 
   // Predicts a step under the schedule, with the best cut that is found for it. The first call
@@ -125,10 +107,11 @@ class Subject {
     const auto check = [&] { context.check(); };
     const int64_t rows = size_.batch / size_.chunks;
     balance::Profile profile = balance::profile(
-        make(), input(rows),
+        row_.task().make_model(), row_.input(rows, c10::kCPU),
         balance::ProfileOptions().timeout(size_.seconds).cpu_threads(1).after_each_layer(check));
     const auto pass = [&]() -> std::function<void()> {
-      return [model = make(), image = input(rows), target = target(rows)]() mutable {
+      return [model = row_.task().make_model(), image = row_.input(rows, c10::kCPU),
+              target = row_.target(rows, c10::kCPU), loss = row_.loss()]() mutable {
         internal::set_threads_of_this_thread(1);
         const skip::Scope skips;
         loss({model->forward(image)}, {target}).backward();
@@ -143,7 +126,7 @@ class Subject {
   }
 
   Size size_;
-  uint64_t seed_;
+  Row row_;
   Checkpoint checkpoint_;
   std::optional<balance::Profile> profile_;
   double contention_ = 1;
@@ -151,7 +134,7 @@ class Subject {
 
 Json settings_of(const Subject& subject, const std::string& schedule,
                  const balance::Explanation& explanation) {
-  return {{"network", subject.size().name()},
+  return {{"network", subject.row().describe()},
           {"batch_size", subject.size().batch},
           {"image_size", subject.size().image_size},
           {"chunks", subject.size().chunks},
@@ -164,7 +147,7 @@ Json settings_of(const Subject& subject, const std::string& schedule,
 
 std::string describe(const Subject& subject, const balance::Explanation& explanation) {
   return absl::StrFormat("%s, %d micro-batches, balance [%s], checkpoint %s, 2 workers of a thread",
-                         subject.size().name(), subject.size().chunks,
+                         subject.row().describe(), subject.size().chunks,
                          absl::StrJoin(explanation.balance(), ", "), to_text(subject.checkpoint()));
 }
 
@@ -195,18 +178,20 @@ void measure(Subject& subject, const CommonFlags& flags, const std::string& sche
   const int64_t stages = subject.stages_of(schedule);
   const std::vector<c10::Device> devices(static_cast<size_t>(stages), c10::kCPU);
   if (!measured.pipe) {
-    measured.pipe = GPipe(subject.make(), GPipeOptions(explanation.balance())
-                                              .devices(devices)
-                                              .chunks(subject.size().chunks)
-                                              .checkpoint(subject.checkpoint())
-                                              .placement(placement_by_name(schedule, stages))
-                                              .cpu_threads_per_stage(1));
+    measured.pipe =
+        GPipe(subject.row().task().make_model(), GPipeOptions(explanation.balance())
+                                                     .devices(devices)
+                                                     .chunks(subject.size().chunks)
+                                                     .checkpoint(subject.checkpoint())
+                                                     .placement(placement_by_name(schedule, stages))
+                                                     .cpu_threads_per_stage(1));
   }
   outcome.note = describe(subject, explanation);
   outcome.settings = settings_of(subject, schedule, explanation);
   add_common(flags, std::vector<c10::Device>(kWorkers, c10::kCPU), outcome.settings);
-  const at::Tensor input = subject.input(subject.size().batch);
-  const at::Tensor target = subject.target(subject.size().batch);
+  const at::Tensor input = subject.row().input(subject.size().batch, c10::kCPU);
+  const at::Tensor target = subject.row().target(subject.size().batch, c10::kCPU);
+  const LossFn loss = subject.row().loss();
   const StepOptions options = StepOptions().schedule(schedule_by_name(schedule));
   const auto step = [&] { (*measured.pipe)->step({input}, {target}, loss, options); };
   command::Progress progress(

@@ -1,10 +1,9 @@
-// Published speed: the published runs of the U-Net speed experiment and their results.
+// speed_variants: the published runs of the U-Net speed experiment and their results.
 #ifndef GPIPE_EXPERIMENTS_UNET_SPEED_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_UNET_SPEED_PUBLISHED_H_
 
 #include <vector>
 
-#include "experiments/frame/report.h"
 #include "experiments/rows/speed_variant.h"
 
 namespace gpipe::experiments {
@@ -12,9 +11,6 @@ namespace gpipe::experiments {
 // The runs: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8, with U-Net (5, 64) of 241
 // layers.
 const std::vector<SpeedVariant>& speed_variants();
-
-// Columns: "throughput" and its ratio to that of baseline, "speed_up".
-PublishedTable published_speed();
 
 }  // namespace gpipe::experiments
 

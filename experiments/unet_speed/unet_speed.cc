@@ -1,18 +1,12 @@
 // U-Net speed: whole training steps on one device and through pipelines of 1 to 8 partitions, and
 // the table beside torchgpipe's. See README.md in this folder.
 
-#include <ATen/ops/ones.h>
-
-#include <cstdint>
-#include <string>
-
-#include "absl/strings/str_format.h"
 #include "experiments/frame/program.h"
 #include "experiments/rows/prepare_speed.h"
+#include "experiments/rows/scaled_unet.h"
 #include "experiments/rows/speed_experiment.h"
 #include "experiments/unet_speed/published.h"
 #include "models/by_name.h"
-#include "models/unet.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -29,36 +23,23 @@ constexpr char kUsage[] =
     "Experiments: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
-SpeedNetwork smaller(int64_t depth, int64_t num_convs, int64_t base_channels, int64_t side) {
-  models::NamedModel model = models::model_by_name("unet:5,64", side);
-  model.make = [=] {
-    return models::unet(
-        models::UNetOptions().depth(depth).num_convs(num_convs).base_channels(base_channels));
-  };
-  return {absl::StrFormat("U-Net (%d, %d) of depth %d", num_convs, base_channels, depth), model};
-}
-
-SpeedNetwork network(Scale scale) {
-  if (scale == Scale::kSmoke) return smaller(3, 2, 8, 64);
-  if (scale == Scale::kSmall) return smaller(4, 2, 16, 96);
+Network network(Scale scale) {
+  if (scale == Scale::kSmoke) return scaled_unet(3, 2, 8, 64);
+  if (scale == Scale::kSmall) return scaled_unet(4, 2, 16, 96);
   return {"U-Net (5, 64)", models::model_by_name("unet:5,64")};
 }
 
 SpeedExperiment experiment() {
   SpeedExperiment experiment;
   experiment.name = "unet_speed";
-  experiment.table = published_speed();
+  experiment.title = "U-Net (5, 64) speed: ours beside torchgpipe's";
   experiment.variants = speed_variants();
   experiment.samples = 10000;
   experiment.remarks = {"Published: torchgpipe v0.0.5, U-Net (5, 64), on GPUs."};
   experiment.network = network;
   experiment.smoke = {/*samples=*/512, /*epochs=*/2, /*micro_batch=*/8, /*most_chunks=*/16};
   experiment.small = {/*samples=*/1024, /*epochs=*/3, /*micro_batch=*/8, /*most_chunks=*/16};
-  experiment.target = [](const models::NamedModel& model, int64_t rows, c10::Device device) {
-    return at::ones({rows, 1, model.row[1], model.row[2]}, device);
-  };
-  experiment.reference = "baseline";
-  experiment.reference_throughput = 28.500;
+  experiment.target = unet_target;
   return experiment;
 }
 

@@ -5,10 +5,10 @@ namespace gpipe::experiments {
 // The runs of torchgpipe's benchmarks/unet-timeline, v0.0.7.
 const std::vector<AblationVariant>& ablations() {
   static const std::vector<AblationVariant> variants = {
-      {"baseline", true, false, false},
-      {"dep-x-x", false, false, false},
-      {"dep-str-x", false, true, false},
-      {"dep-str-ptl", false, true, true},
+      {"baseline", {/*direct_skips=*/false, /*copy_streams=*/false, /*early_recomputes=*/true}},
+      {"dep-x-x", {false, false, false}},
+      {"dep-str-x", {false, true, false}},
+      {"dep-str-ptl", {true, true, false}},
   };
   return variants;
 }

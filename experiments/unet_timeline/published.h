@@ -12,14 +12,11 @@
 
 namespace gpipe::experiments {
 
-// A row: which of torchgpipe's three optimizations it has, as options of GPipeOptions.
+// A row: which of torchgpipe's three optimizations it has. Early recomputes: without "Dependency".
+// Direct skips: "Portals".
 struct AblationVariant {
   std::string name;
-  bool early_recomputes = false;  // true: without "Dependency"
-  bool copy_streams = true;
-  bool direct_skips = true;  // "Portals"
-
-  Ablation ablation() const { return {direct_skips, copy_streams, early_recomputes}; }
+  Ablation ablation;
 };
 
 const std::vector<AblationVariant>& ablations();

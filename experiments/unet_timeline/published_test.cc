@@ -23,12 +23,12 @@ TEST(PublishedTimeline, HasARowForEveryVariant) {
 
 // Each row has one optimization more than the one before.
 TEST(PublishedTimeline, RowsAddOneOptimizationEach) {
-  const auto optimizations = [](const AblationVariant& variant) {
-    return (variant.early_recomputes ? 0 : 1) + (variant.copy_streams ? 1 : 0) +
-           (variant.direct_skips ? 1 : 0);
+  const auto optimizations = [](const Ablation& ablation) {
+    return (ablation.early_recomputes ? 0 : 1) + (ablation.copy_streams ? 1 : 0) +
+           (ablation.direct_skips ? 1 : 0);
   };
   for (std::size_t i = 0; i < ablations().size(); ++i) {
-    EXPECT_EQ(optimizations(ablations()[i]), static_cast<int>(i));
+    EXPECT_EQ(optimizations(ablations()[i].ablation), static_cast<int>(i));
   }
 }
 

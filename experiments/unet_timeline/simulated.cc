@@ -13,7 +13,7 @@ namespace gpipe::experiments {
 SimulatedStep simulate_ablation(const AblationVariant& variant, const balance::Profile& profile,
                                 const AblationSettings& settings) {
   balance::CutCosts costs =
-      balance::cut_costs(profile, settings.setup.balance, variant.direct_skips);
+      balance::cut_costs(profile, settings.setup.balance, variant.ablation.direct_skips);
   const Schedule schedule = settings.setup.schedule.make(
       static_cast<int64_t>(settings.setup.balance.size()), settings.setup.chunks);
   balance::StepModel model{schedule,
@@ -23,8 +23,8 @@ SimulatedStep simulate_ablation(const AblationVariant& variant, const balance::P
   model.machine.bandwidth = settings.machine.bandwidth;
   model.machine.latency = settings.machine.latency;
   model.machine.overhead = settings.machine.overhead;
-  model.copy_streams = variant.copy_streams;
-  model.early_recomputes = variant.early_recomputes;
+  model.copy_streams = variant.ablation.copy_streams;
+  model.early_recomputes = variant.ablation.early_recomputes;
   return {to_timeline(model.simulate(), 1.0,
                       [&](const Action& action) { return model.recompute_seconds(action); }),
           model.costs.front().routes};
