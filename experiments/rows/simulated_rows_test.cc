@@ -43,7 +43,7 @@ SpeedExperiment tiny() {
 
 SimulationSettings free_links() {
   SimulationSettings settings;
-  settings.machine = {/*bandwidth=*/0, /*latency=*/0, /*overhead=*/0};
+  static_cast<balance::Machine&>(settings.machine) = {};
   return settings;
 }
 
