@@ -113,13 +113,6 @@ Task task_of(const models::NamedModel& model, uint64_t seed) {
           }};
 }
 
-GPipeOptions pipeline_options(const PipelineSetup& setup, const std::vector<c10::Device>& devices) {
-  return GPipeOptions(setup.balance)
-      .devices(devices)
-      .chunks(setup.chunks)
-      .partition_checkpoints(setup.checkpoints);
-}
-
 std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device) {
   return std::make_unique<NaiveTrainer>(task, device);
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
-#include "gpipe/pipeline_setup.h"
+#include "gpipe/setup.h"
 #include "models/by_name.h"
 
 namespace gpipe::experiments {
@@ -31,9 +31,6 @@ struct Task {
 
 // The task of a model whose parameters are drawn from `seed`.
 Task task_of(const models::NamedModel& model, uint64_t seed);
-
-// The options of a pipeline of that setup on these devices.
-GPipeOptions pipeline_options(const PipelineSetup& setup, const std::vector<c10::Device>& devices);
 
 // Thread-safety: to be used by one thread at a time.
 class Trainer {

@@ -53,7 +53,7 @@ at::Tensor Row::target(int64_t rows, c10::Device device) const {
 }
 
 GPipeOptions Row::options() const {
-  return pipeline_options(setup, devices).placement(placement).ablation(ablation).graphs(graphs);
+  return pipe_options(setup, devices).placement(placement).ablation(ablation).graphs(graphs);
 }
 
 std::unique_ptr<Trainer> Row::make_trainer() const {

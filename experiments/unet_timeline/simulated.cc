@@ -14,15 +14,12 @@ SimulatedStep simulate_ablation(const AblationVariant& variant, const balance::P
                                 const AblationSettings& settings) {
   balance::CutCosts costs =
       balance::cut_costs(profile, settings.setup.balance, variant.ablation.direct_skips);
-  const Schedule schedule = settings.setup.schedule.make(
-      static_cast<int64_t>(settings.setup.balance.size()), settings.setup.chunks);
+  const Schedule schedule = settings.setup.schedule_for(settings.setup.chunks);
   balance::StepModel model{schedule,
                            balance::recomputed_cells(schedule, settings.setup.checkpoints),
                            {std::move(costs)}};
   model.micro_batches.resize(static_cast<std::size_t>(settings.setup.chunks));
-  model.machine.bandwidth = settings.machine.bandwidth;
-  model.machine.latency = settings.machine.latency;
-  model.machine.overhead = settings.machine.overhead;
+  model.machine = settings.machine;
   model.copy_streams = variant.ablation.copy_streams;
   model.early_recomputes = variant.ablation.early_recomputes;
   return {to_timeline(model.simulate(), 1.0,
