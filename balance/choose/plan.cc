@@ -184,6 +184,12 @@ class PipelinePlanner {
       report_ = report(std::move(search), *memory);
       return;
     }
+    if (!report_) return;
+    report_->no_offloads =
+        least ? "within the limits of time and of the host's memory none lowers the memory"
+        : options_.memory() == 0
+            ? "there is no limit of memory that they would have to keep"
+            : "it fits without, and no faster choice was found to fit with them";
   }
 
   // If nothing fits, adds the candidates whose memory is planned, the nearest first. For each

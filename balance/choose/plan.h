@@ -113,6 +113,8 @@ struct PlanReport {
   // [stage] The bytes of pinned memory of the host that its offloads need. Empty: the plan has no
   // offloads, or its memory was not planned.
   std::vector<int64_t> pinned;
+  // Why the plan has no offloads, although a host_bandwidth was given. Empty otherwise.
+  std::string no_offloads;
 };
 
 // Plans the training of `model` on mini-batches like `sample`, the tensors that GPipeImpl::step

@@ -293,7 +293,11 @@ TEST(Plan, OffloadsAreForWhatDoesNotFitOtherwise) {
   const PlanReport free = with_link(never);
   EXPECT_EQ(free.plan.schedule, without_offloads(free.plan.schedule)) << "it fits without";
   EXPECT_THAT(free.pinned, IsEmpty());
-  EXPECT_THAT((std::vector{to_text(free), to_json(free)}), Each(Not(HasSubstr("offload"))));
+  EXPECT_THAT(to_text(free), HasSubstr("  offloads    none: there is no limit of memory"));
+  EXPECT_THAT(to_json(free), Not(HasSubstr("offload")));
+  const PlanReport fits = with_link(PlanOptions(never).memory(most_reserved(free)));
+  EXPECT_THAT(to_text(fits), HasSubstr("  offloads    none: it fits without"));
+  EXPECT_EQ(fits.plan.schedule, free.plan.schedule);
 
   const PlanReport low = with_link(PlanOptions(never).least_memory(0.0));
   EXPECT_EQ(without_offloads(low.plan.schedule), free.plan.schedule);
@@ -309,6 +313,7 @@ TEST(Plan, OffloadsAreForWhatDoesNotFitOtherwise) {
   EXPECT_THAT(tight.proof.problems, IsEmpty());
   EXPECT_NEAR(tight.proof.reload_wait, 0, 1e-9 * tight.plan.step);
   EXPECT_THAT(tight.pinned, SizeIs(2));
+  EXPECT_THAT(to_text(tight), Not(HasSubstr("offloads    none")));
   EXPECT_THAT(to_text(tight),
               AllOf(HasSubstr("cells wait on the host, in"), HasSubstr("pinned memory"),
                     HasSubstr("actions wait for copies to the host and back: never")));
@@ -341,6 +346,7 @@ TEST(Plan, OffloadsTakeAsMuchOfTheHostAsTheyMay) {
   EXPECT_THAT(some.pinned, Each(AllOf(Gt(most / 4), Le(most / 2))));
   EXPECT_GT(most_reserved(some), most_reserved(low));
   const PlanReport none = with_link(PlanOptions(least).host_memory(1));
+  EXPECT_THAT(to_text(none), HasSubstr("none: within the limits of time and of the host's memory"));
   EXPECT_EQ(none.plan.schedule, without_offloads(low.plan.schedule));
   EXPECT_GT(most_reserved(none), most_reserved(some));
 }

@@ -89,6 +89,7 @@ std::string choice_text(const PlanReport& report) {
   if (plan.deferred_batch_norm) line("batch norms", "deferred");
   line("schedule", plan.schedule_name);
   if (offloaded_cells(plan.schedule) > 0) line("offloads", offloads_text(report));
+  if (!report.no_offloads.empty()) line("offloads", "none: " + report.no_offloads);
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));
   line("checkpoint", to_text(plan.checkpoints, ", "));

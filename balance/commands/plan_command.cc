@@ -66,7 +66,8 @@ struct Settings {
   bool measured() const { return !measure.empty(); }
 };
 
-int64_t parse_size(const std::string& flag, const std::string& text) {
+int64_t parse_size(const std::string& flag, const std::string& text,
+                   const char* advice = "give a size such as 22GiB or 500MiB") {
   static const std::map<std::string, double> kUnits = {
       {"", 1.0},       {"b", 1.0},  {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30},
       {"tib", 0x1p40}, {"kb", 1e3}, {"mb", 1e6},     {"gb", 1e9},     {"tb", 1e12}};
@@ -81,7 +82,7 @@ int64_t parse_size(const std::string& flag, const std::string& text) {
   // forgotten.
   const bool is_bare = unit.empty() && bytes < 0x1p20;
   if (!is_number || is_bare || !(bytes >= 1 && bytes <= 1e18)) {
-    throw command::wrong_value(flag, text, "give a size such as 22GiB or 500MiB");
+    throw command::wrong_value(flag, text, advice);
   }
   return std::llround(bytes);
 }
@@ -89,7 +90,9 @@ int64_t parse_size(const std::string& flag, const std::string& text) {
 int64_t parse_bytes(const std::string& text) { return parse_size("memory", text); }
 
 int64_t parse_host_memory(const std::string& text) {
-  return text == "auto" ? 0 : parse_size("offload", text);
+  if (text == "auto") return 0;
+  return parse_size("offload", text,
+                    "give a size such as 8GiB, or auto; for no offloads leave out --host_gbps");
 }
 
 std::vector<int64_t> parse_stages(const std::string& text) {
@@ -135,14 +138,15 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace& f
   flags.add("tflops", settings.tflops, kLeast, command::kMostReal,
             "10^12 operations a second of a nominal device. Default: 14.");
   flags.add("memory_gbps", settings.memory_gbps, kLeast, command::kMostReal,
-            "Gigabytes a second of a nominal device's memory. Default: 900.");
+            "Gigabytes (10^9 bytes) a second of a nominal device's memory. Default: 900.");
   flags.add("bandwidth_gbps", settings.machine.bandwidth, 0, command::kMostReal,
-            "Gigabits per second between two devices. Default: transfers take no time.");
+            "Gigabits (not gigabytes) a second between two devices. Default: transfers take no "
+            "time.");
   flags.add("latency_us", settings.machine.latency, 0, command::kMostReal, latency_help());
   flags.add("host_gbps", settings.host_gbps, kLeast, command::kMostReal,
-            "Gigabytes a second between a device and the host, in each direction. With it, "
-            "activations may wait on the host where a faster choice fits then, or nothing without. "
-            "Default: none do.");
+            "Gigabytes (10^9 bytes, not gigabits) a second between a device and the host, in each "
+            "direction. With it, activations may wait on the host where a faster choice fits then, "
+            "or nothing without. Default: none do.");
   flags.add("devices_per_host_link", settings.devices_per_host_link, 1, kMostDevices,
             "How many devices share a link of that speed: each gets an equal part. Default: 1.");
   flags.parsed("offload", settings.host_memory, parse_host_memory,

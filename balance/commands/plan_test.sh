@@ -39,6 +39,7 @@ expect_mistake "give --host_gbps, too" "${tiny[@]}" --devices=2 --offload_percen
 expect_mistake "--devices_per_host_link: offloads need" "${tiny[@]}" --devices=2 --devices_per_host_link=2
 expect_mistake "--offload: offloads need" "${tiny[@]}" --devices=2 --offload=8GiB
 expect_mistake "--offload=8: give a size such as" "${tiny[@]}" --devices=2 --host_gbps=20 --offload=8
+expect_mistake "or auto; for no offloads leave out --host_gbps" "${tiny[@]}" --devices=2 --host_gbps=20 --offload=none
 expect_mistake "nothing can wait there" "${tiny[@]}" --devices=2 --measure=cpu --host_gbps=20
 expect_mistake "tflops=0: give a number from 1e-09 to 1e+09" "${tiny[@]}" --devices=2 --tflops=0
 expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"

@@ -124,7 +124,8 @@ class MemoryPlanner {
     const bool offloads = schedule != without_offloads(schedule);
     TORCH_CHECK_VALUE(!offloads || options_.device_type() != c10::kCPU,
                       "the schedule has offloads, but the plan is for CPUs, whose memory is the "
-                      "host's; plan for CUDA devices, or give the schedule without_offloads()");
+                      "host's; plan for CUDA devices, or give without_offloads(schedule) "
+                      "(gpipe/schedule/offloads.h)");
     MemoryRecorder recorder(c10::kMeta, schedule,
                             std::vector<int32_t>(devices_.begin(), devices_.end()));
     add_existing(recorder);

@@ -2,6 +2,7 @@
 // group.
 #include "gpipe/world.h"
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -154,6 +155,7 @@ class ConnectedProcesses final : public Processes, public internal::LinkedProces
   std::atomic<uint64_t> missed_calls_{0};
   std::unique_ptr<Group> group_;  // for this epoch
   const LinkKind* const kind_;
+  bool has_told_of_no_links_ = false;  // that no stage is on a device which links could join
   struct EpochLinks {
     EpochLinks(const LinkKind& kind, LinkPools::Others others, Control& control)
         : pools(kind, std::move(others)), watch(control, [this] { pools.abort(); }) {}
@@ -329,8 +331,14 @@ class ConnectedProcesses::ConnectedRun final : public Run {
 
 // All processes of the replica call this together, in the first run of a program.
 DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
-  if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
-  return &link_pools().connect(plan, device);
+  if (kind_ == nullptr) return nullptr;
+  if (device.type() == kind_->device_type()) return &link_pools().connect(plan, device);
+  if (announces_ && !std::exchange(has_told_of_no_links_, true)) {
+    say("GPIPE_DEVICE_LINKS=" + kind_->name() + " is not used: the stages are on " +
+        c10::DeviceTypeName(device.type(), /*lower_case=*/true) + ", and it joins " +
+        c10::DeviceTypeName(kind_->device_type(), /*lower_case=*/true) + " devices");
+  }
+  return nullptr;
 }
 
 LinkPools& ConnectedProcesses::link_pools() {

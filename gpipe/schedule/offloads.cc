@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +18,13 @@ namespace {
 
 // The share by which sums of the same bytes or times may differ.
 constexpr double kRounding = 1e-12;
+
+// Links are taken for so many times as fast as they are.
+constexpr double kFaster[] = {
+    0.125, 0.25, 0.5, 0.75, 1.0,  1.1,  1.25,  1.5,    2.0,
+    3.0,   4.0,  8.0, 16.0, 32.0, 64.0, 256.0, 1024.0, std::numeric_limits<double>::infinity()};
+// Once a step is too long, tables for links that are faster than this are not made.
+constexpr double kFastest = 16.0;
 
 // What a cell holds between two of its parts.
 struct Gap {
@@ -286,10 +294,11 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
   // Copies that are taken for faster than they are make actions wait, but not for longer than is
   // allowed: the simulation says so. Where several workers share a link, each is planned as if it
   // had the link, or a part of it, for itself, and the simulation says whether that holds.
-  for (const double faster :
-       {0.125, 0.25, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0}) {
+  bool allowed = true;
+  for (const double faster : kFaster) {
     if (faster < 1.0 && costs.offload.link.empty()) continue;
     if (faster > 1.0 && more_time == 0.0) break;
+    if (faster > kFastest && !allowed) break;
     std::vector<std::vector<Action>> table;
     for (const std::vector<TimedAction>& timeline : without.workers) {
       table.push_back(Worker(timeline, costs.offload, faster, without.makespan, most).actions());
@@ -297,8 +306,8 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
     const Schedule tried =
         Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));
     const Simulation run = simulate(tried, routes, costs);
-    const bool allowed = more_time == 0.0 ? same_times(without, run)
-                                          : run.makespan <= (1.0 + more_time) * without.makespan;
+    allowed = more_time == 0.0 ? same_times(without, run)
+                               : run.makespan <= (1.0 + more_time) * without.makespan;
     if (!allowed || memory(run) >= least) continue;
     least = memory(run);
     best = tried;

@@ -21,7 +21,8 @@ Schedule without_offloads(const Schedule& schedule);
 //
 // With `more_time` 0 no action waits for a copy: the result is simulated, and no action that
 // computes ends later than without offloads. Otherwise the makespan becomes at most
-// 1 + more_time times as long. Where nothing is gained, the result has no offloads.
+// 1 + more_time times as long: what is found for faster links is tried, up to one without a limit.
+// Where nothing is gained, the result has no offloads.
 //
 // `most`: [stage] how many cells may be between their offload and their reload at once; less than
 // 1: none. Empty: any number.

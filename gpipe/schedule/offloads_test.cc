@@ -85,6 +85,20 @@ TEST(Offloads, MoreTimeMayBuyMemory) {
   EXPECT_LT(simulate(longer, costs).peak[0], simulate(free, costs).peak[0]);
 }
 
+// However slow the link, with time enough a worker holds no cell but the one that it runs.
+TEST(Offloads, TimeEnoughMakesUpForASlowLink) {
+  for (const Schedule& plain : {Schedule::gpipe(4, 16), Schedule::one_f_one_b(4, 16)}) {
+    for (const double copy : {100.0, 1e6}) {
+      const SimulateOptions costs = costs_with(copy);
+      const Schedule low = lowered(plain, costs, 1e9);
+      EXPECT_THAT(simulate(low, costs).peak, Each(1.0)) << low.to_text();
+      // As much as is allowed, and no more.
+      const double time = simulate(plain, costs).makespan;
+      EXPECT_LE(simulate(lowered(plain, costs, 20.0), costs).makespan, 21.0 * time);
+    }
+  }
+}
+
 // The copies of two workers over one link take turns, so fewer cells go.
 TEST(Offloads, WorkersMayShareALink) {
   SimulateOptions costs = costs_with(1.0);

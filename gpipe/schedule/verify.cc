@@ -127,8 +127,8 @@ void check_completeness(int64_t stages, int64_t micro_batches, const Table& work
   }
 }
 
-// Checks that a reload comes before the cell's next part, and that no part comes
-// between the offload and its reload. The rest of their order is in the dependencies.
+// Checks that a reload comes before the cell's next part, that no part comes between the offload
+// and its reload, and that one comes after both. The rest of their order is in the dependencies.
 void check_reload(const Action& reload, const Dependencies& dependencies, Problems* problems) {
   const auto index = [&](ActionKind kind) {
     return dependencies.find({kind, reload.stage, reload.micro_batch}).index;
@@ -140,7 +140,14 @@ void check_reload(const Action& reload, const Dependencies& dependencies, Proble
     const int32_t part = index(kind);
     if (part < 0 || part > back) continue;
     const Action action{kind, reload.stage, reload.micro_batch};
-    if (kind != ActionKind::kInputGradient || part > out) {
+    if (kind != ActionKind::kInputGradient && part < out) {
+      const Action offload{ActionKind::kOffload, reload.stage, reload.micro_batch};
+      problems->add(offload.to_text() + " (position " + std::to_string(out) + ") comes after " +
+                    action.to_text() + " (position " + std::to_string(part) +
+                    "), the last that needs what it would take");
+      return;
+    }
+    if (part > out) {
       problems->add(reload.to_text() + " (position " + std::to_string(back) + ") comes after " +
                     action.to_text() + " (position " + std::to_string(part) +
                     "), which needs what it brings back");

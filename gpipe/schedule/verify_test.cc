@@ -97,6 +97,14 @@ TEST(Verify, EveryKindOfProblem) {
       {"stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 O0.0 W0.0 L0.0",
        "Schedule::verify: 1 problem:\n"
        "  - L0.0 (position 4) comes after W0.0 (position 3), which needs what it brings back"},
+      {"stages 1\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 O0.0 L0.0 B0.1",
+       "Schedule::verify: 1 problem:\n"
+       "  - O0.0 (position 3) comes after B0.0 (position 2), the last that needs what it would "
+       "take"},
+      {"stages 1\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0 O0.0 L0.0",
+       "Schedule::verify: 1 problem:\n"
+       "  - O0.0 (position 3) comes after W0.0 (position 2), the last that needs what it would "
+       "take"},
       // All problems of the first group (every action once) are reported together.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
        "F0.0",

@@ -370,9 +370,18 @@ void read_links(const Variable& variable, Environment& environment) {
                 "one that sends ends only when the other process receives, which it is told to do "
                 "after the launch. Unset CUDA_LAUNCH_BLOCKING");
   }
-  if (read.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1") {
-    read.refuse(read.shown("CUDA_DEVICE_MAX_CONNECTIONS") + " with " +
-                read.shown("GPIPE_DEVICE_LINKS") +
+  const std::optional<std::string> queues = read.get("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (!queues || queues->empty()) return;
+  const std::string both =
+      read.shown("CUDA_DEVICE_MAX_CONNECTIONS") + " with " + read.shown("GPIPE_DEVICE_LINKS");
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(queues->data(), queues->data() + queues->size(), count);
+  if (error != std::errc() || end != queues->data() + queues->size() || count < 1 || count > 32) {
+    read.refuse(both + " is not a number of queues from 2 to 32, which links need. Set " +
+                "CUDA_DEVICE_MAX_CONNECTIONS=32");
+  }
+  if (count == 1) {
+    read.refuse(both +
                 " could wait forever: all streams of a GPU would share one queue, so a stage would "
                 "wait behind a message that another process receives only after that stage. Set "
                 "CUDA_DEVICE_MAX_CONNECTIONS=32");

@@ -324,8 +324,14 @@ TEST(Environment, LinksNeedStreamsThatDoNotWaitForEachOther) {
   EXPECT_THAT(refused(with(links, {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}})),
               AllOf(HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS='1' with GPIPE_DEVICE_LINKS='nccl'"),
                     HasSubstr("share one queue"), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=32")));
-  const Map harmless = {{"CUDA_LAUNCH_BLOCKING", "0"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "8"}};
-  EXPECT_EQ(refused(with(links, harmless)), "");
+  for (const char* wrong : {"0", "33", "64", "-8", "x", "8x"}) {
+    EXPECT_THAT(refused(with(links, {{"CUDA_DEVICE_MAX_CONNECTIONS", wrong}})),
+                AllOf(HasSubstr(wrong), HasSubstr("from 2 to 32")));
+  }
+  for (const char* queues : {"", "2", "8", "32"}) {
+    const Map harmless = {{"CUDA_LAUNCH_BLOCKING", "0"}, {"CUDA_DEVICE_MAX_CONNECTIONS", queues}};
+    EXPECT_EQ(refused(with(links, harmless)), "") << queues;
+  }
   // These settings are refused only with links between devices. If tensors go by way of the host,
   // or if there is one process, no stream waits for another process.
   const Map harmful = {{"CUDA_LAUNCH_BLOCKING", "1"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};

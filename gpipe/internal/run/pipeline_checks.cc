@@ -100,19 +100,21 @@ void Pipeline::check_offloads(const Schedule& schedule) const {
           graph_use().empty(),
           "the schedule has offloads, but this pipeline replays the kernels of its "
           "layers (GPipeOptions::graphs) in memory that must stay where it is; make a "
-          "pipeline without graphs, or give the schedule without_offloads()");
+          "pipeline without graphs, or give without_offloads(schedule) "
+          "(gpipe/schedule/offloads.h)");
       TORCH_CHECK_VALUE(
           action.stage >= stages() || !devices_[action.stage].is_cpu(),
           "the schedule has offloads of stage ", action.stage, ", whose device is ",
           devices_[action.stage],
-          ": they bring memory of an accelerator to the host, and need one; give the schedule "
-          "without_offloads()");
+          ": they bring memory of an accelerator to the host, and need one; give "
+          "without_offloads(schedule) (gpipe/schedule/offloads.h; a plan's is plan.schedule)");
       TORCH_CHECK_VALUE(
           !ablation_.early_recomputes || action.stage + 1 != stages(),
           "the schedule has offloads of stage ", action.stage,
           ", the last one, which recomputes all micro-batches before its first backward "
           "(Ablation::early_recomputes), when the inputs of some are on the host; make a pipeline "
-          "without early_recomputes, or give the schedule without_offloads()");
+          "without early_recomputes, or give without_offloads(schedule) "
+          "(gpipe/schedule/offloads.h)");
     }
   }
 }

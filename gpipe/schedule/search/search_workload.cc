@@ -63,7 +63,7 @@ ScheduleFacts check_matches(const char* who, const Schedule& schedule,
     if (found == actions.end()) continue;
     throw std::invalid_argument(std::string(who) +
                                 ": the schedule has offloads, which the search does not count: " +
-                                found->to_text() + "; give the schedule without_offloads()");
+                                found->to_text() + "; give without_offloads(schedule)");
   }
   return schedule.verify(Sends::kBuffered);
 }

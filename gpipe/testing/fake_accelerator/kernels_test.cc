@@ -86,6 +86,16 @@ TEST_F(KernelsTest, ComputesWhatTheCpuComputes) {
              return all;
            }},
           {"mse", [](auto x, auto) { return at::mse_loss(x, x.flip(0)); }},
+          {"layer norm",
+           [](auto x, auto) {
+             const at::Tensor y = at::cat({x, x * x, x.exp()}, 1).repeat({16, 16});
+             return at::layer_norm(y, {y.size(1)});
+           }},
+          {"group norm",
+           [](auto x, auto) {
+             return at::group_norm(at::cat({x, x * x, x.exp()}, 1).repeat({16, 16}), 4);
+           }},
+          {"addr", [](auto x, auto) { return at::addr(x, x.select(1, 0), x[0], 0.3, 1.7); }},
           {"types", [](auto x, auto) { return x.to(at::kHalf).to(at::kInt) / 2; }},
           {"unfold", [](auto x, auto) { return x.unfold(1, 3, 2).contiguous(); }},
           {"resize",

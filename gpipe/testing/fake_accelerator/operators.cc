@@ -120,6 +120,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", copy_from);
   library.impl("_copy_from_and_resize", copy_from_and_resize);
   library.impl("_local_scalar_dense", value_of);
+  // These are kernels of their own on CPUs and GPUs. LibTorch's composites for other devices would
+  // take the place of the fallback, and have other last bits.
+  for (const char* name : {"native_layer_norm", "native_group_norm", "addr", "addr.out"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_cpu_operator>());
+  }
   library.impl("convolution_overrideable",
                torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl("convolution_backward_overrideable",

@@ -7,14 +7,18 @@
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
+#include <streambuf>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,9 +48,11 @@ namespace nn = torch::nn;
 using ::testing::AllOf;
 using testing::device;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::SampleModel;
+using ::testing::StartsWith;
 using Say = WorldRanks::Say;
 
 Spread by_sockets() {
@@ -622,6 +628,33 @@ TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
   EXPECT_THAT(ranks.lines(), Each(AllOf(HasSubstr("ranks 0 and 1 are on the same device"),
                                         HasSubstr("unset GPIPE_DEVICE_LINKS"))));
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, ThatNoStageUsesThemIsToldOnce) {
+  setenv("GPIPE_DEVICE_LINKS", "sockets", /*overwrite=*/1);
+  WorldOptions options = WorldRanks::quick();
+  options.announce = true;
+  WorldRanks ranks(
+      2,
+      [](const World& world, const Say& say) {
+        std::ostringstream log;
+        std::streambuf* const before = std::clog.rdbuf(log.rdbuf());
+        const c10::Device cpu(c10::kCPU);
+        for (int k = 0; k < 2; ++k) {
+          GPipe pipe(layers([](int64_t) {}),
+                     GPipeOptions({4, 4}).chunks(3).devices({cpu}).world(world));
+          (void)stepped(pipe, cpu);
+        }
+        std::clog.rdbuf(before);
+        std::string told = log.str();
+        std::replace(told.begin(), told.end(), '\n', '|');
+        say(told + ".");
+      },
+      options);
+  EXPECT_THAT(ranks.lines(), ElementsAre(StartsWith("gpipe: GPIPE_DEVICE_LINKS=sockets is not "
+                                                    "used: the stages are on cpu, and it joins"),
+                                         "."));
   ranks.expect_ends();
 }
 
