@@ -175,6 +175,10 @@ std::string link_text(const MemoryPlan& plan) {
 }
 
 int run(const Settings& settings) {
+  if (settings.links && settings.options.device_type() == c10::kCPU) {
+    throw std::invalid_argument(
+        "--links with --device=cpu: links join GPUs; plan for --device=cuda, or leave out --links");
+  }
   const command::InterruptScope interrupt;
   const int64_t micro_batches =
       chunk_sizes(settings.batch, settings.options.chunks()).micro_batches;

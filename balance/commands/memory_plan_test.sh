@@ -53,6 +53,7 @@ grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$wor
 grep -q "^Uncertain by convolutions" "$work/cpu" || fail "nothing is uncertain: $(cat "$work/cpu")"
 
 # Under an autocast guard the plan also has copies of the convolutions' weights.
+expect_mistake "--links with --device=cpu" "${small[@]}" --links --device=cpu
 expect_mistake "give bfloat16 or float16" "${small[@]}" --autocast=fp8
 "$program" "${small[@]}" --device=cpu --autocast=bfloat16 --json="$work/cast.json" >"$work/cast" 2>&1 ||
   fail "--autocast: $(cat "$work/cast")"

@@ -17,6 +17,25 @@ struct Message {
   size_t to, received;  // device, turn
 };
 
+// The turn of the device by which it has received what is sent to it in `turn`: the step's last
+// with the same micro-batch and in the same direction, because the trace does not say for which of
+// the device's stages it is. 0: there is none.
+size_t received_at(const MemoryTrace& trace, const std::vector<int64_t>& device_of_stage,
+                   size_t turn, int32_t device) {
+  const Action& sender = trace.turns[turn].action;
+  size_t last = 0;
+  for (size_t next = turn + 1; next < trace.turns.size(); ++next) {
+    if (trace.turns[next].kind != Turn::Kind::kAction) break;
+    const Action& action = trace.turns[next].action;
+    if (computes(action.kind) && action.kind != ActionKind::kWeightGradient &&
+        device_of_stage[action.stage] == device && action.micro_batch == sender.micro_batch &&
+        (action.kind == ActionKind::kForward) == (sender.kind == ActionKind::kForward)) {
+      last = next;
+    }
+  }
+  return last;
+}
+
 }  // namespace
 
 std::vector<LinkMemory> link_memory(const MemoryTrace& trace,
@@ -35,19 +54,8 @@ std::vector<LinkMemory> link_memory(const MemoryTrace& trace,
     const auto from = static_cast<size_t>(block.copied_from);
     const auto to = static_cast<size_t>(block.device);
     const auto turn = static_cast<size_t>(event.turn);
-    // It is for the next turn there with the same micro-batch and in the same direction.
-    const Action& sender = trace.turns[turn].action;
-    size_t next = turn + 1;
-    for (; next < turns; ++next) {
-      const Action& action = trace.turns[next].action;
-      if (trace.turns[next].kind == Turn::Kind::kAction && computes(action.kind) &&
-          device_of_stage[action.stage] == block.device &&
-          action.micro_batch == sender.micro_batch &&
-          (action.kind == ActionKind::kForward) == (sender.kind == ActionKind::kForward)) {
-        break;
-      }
-    }
-    if (next == turns) continue;
+    const size_t next = received_at(trace, device_of_stage, turn, block.device);
+    if (next == 0) continue;
     sent[turn].push_back({block.bytes, to, next});
     senders[next].push_back(turn);
     for (const size_t each : {turn, next}) bytes[each] += block.bytes;

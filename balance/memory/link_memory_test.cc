@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/simulate.h"
 
@@ -19,8 +19,11 @@ using ::testing::ElementsAre;
 constexpr int64_t kMiB = 1 << 20;
 
 // [device] Two steps of the schedule, in which each stage sends `bytes` to the next and the last
-// one. Each has a device of its own.
-std::vector<LinkMemory> links_of(const Schedule& schedule, int64_t bytes) {
+// one. Stage j is on device j modulo `devices`. With `skip`, the first stage also sends to the
+// last.
+std::vector<LinkMemory> links_of(const Schedule& schedule, int64_t bytes, int64_t devices = 0,
+                                 bool skip = false) {
+  if (devices == 0) devices = schedule.stages();
   std::vector<TimedAction> actions;
   for (const auto& worker : simulate(schedule, {uniform_cost({1.0, 2.0, 1.0, 1.0}), {}}).workers) {
     actions.insert(actions.end(), worker.begin(), worker.end());
@@ -28,24 +31,31 @@ std::vector<LinkMemory> links_of(const Schedule& schedule, int64_t bytes) {
   std::stable_sort(actions.begin(), actions.end(),
                    [](const TimedAction& a, const TimedAction& b) { return a.start < b.start; });
   MemoryTrace trace;
-  trace.devices = static_cast<int32_t>(schedule.stages());
+  trace.devices = static_cast<int32_t>(devices);
+  const auto stages = static_cast<int32_t>(schedule.stages());
   for (int step = 0; step < 2; ++step) {
     trace.turns.push_back({});
     for (const TimedAction& timed : actions) {
       const int32_t stage = timed.action.stage;
-      const int32_t to = timed.action.kind == ActionKind::kForward ? stage + 1 : stage - 1;
-      const auto block = static_cast<int32_t>(trace.blocks.size());
-      if (to >= 0 && to < trace.devices) {
+      const auto send = [&](int32_t to) {
+        if (to < 0 || to >= stages) return;
+        const auto block = static_cast<int32_t>(trace.blocks.size());
         trace.events.push_back({block, static_cast<int32_t>(trace.turns.size()), false});
-        trace.blocks.push_back({bytes, to, MemoryUse::kReceived, stage});
-      }
+        trace.blocks.push_back({bytes, static_cast<int32_t>(to % devices), MemoryUse::kReceived,
+                                static_cast<int32_t>(stage % devices)});
+      };
+      const bool is_forward = timed.action.kind == ActionKind::kForward;
+      send(is_forward ? stage + 1 : stage - 1);
+      if (skip && is_forward && stage == 0) send(stages - 1);
       trace.turns.push_back({Turn::Kind::kAction, timed.action});
     }
     trace.turns.push_back({Turn::Kind::kOptimizer, {}});
   }
-  std::vector<int64_t> devices(schedule.stages());
-  std::iota(devices.begin(), devices.end(), int64_t{0});
-  return link_memory(trace, devices);
+  std::vector<int64_t> device_of_stage(schedule.stages());
+  for (size_t j = 0; j < device_of_stage.size(); ++j) {
+    device_of_stage[j] = static_cast<int64_t>(j) % devices;
+  }
+  return link_memory(trace, device_of_stage);
 }
 
 std::vector<int64_t> in_mib(const std::vector<LinkMemory>& links, int64_t LinkMemory::*part) {
@@ -63,6 +73,14 @@ TEST(LinkMemory, WaitsForReceiversAsTheScheduleAllows) {
       in_mib(links_of(Schedule::one_f_one_b(3, 12), kMiB), &LinkMemory::waiting);
   EXPECT_EQ(waiting.front(), 3) << "as many as are in flight";
   EXPECT_LE(*std::max_element(waiting.begin(), waiting.end()), 5);
+}
+
+// Stages 1 and 3 are on one device. What stage 0 skips to stage 3 waits for that stage, not for
+// stage 1.
+TEST(LinkMemory, AMessageMayBeForALaterStageOfItsDevice) {
+  const std::vector<int64_t> waiting =
+      in_mib(links_of(schedule_by_name("interleaved", 4, 4), kMiB, 2, true), &LinkMemory::waiting);
+  EXPECT_GE(waiting.front(), 7);
 }
 
 TEST(LinkMemory, IsAheadByStepsOrBytesOrTwoCalls) {

@@ -42,12 +42,12 @@ void set(const char* flag, const std::string& value) {
   ASSERT_TRUE(absl::FindCommandLineFlag(flag)->ParseFrom(value, &error)) << error;
 }
 
-class PlanSpeedTest : public ::testing::Test {
+class PrepareSpeedTest : public ::testing::Test {
  protected:
   const absl::FlagSaver saver_;
 };
 
-TEST_F(PlanSpeedTest, EveryVariantIsMeasuredAndSimulated) {
+TEST_F(PrepareSpeedTest, EveryVariantIsMeasuredAndSimulated) {
   const ExperimentRun prepared = prepare_speed(tiny());
   EXPECT_EQ(prepared.name, "tiny_speed");
   EXPECT_EQ(prepared.edition, "2019-06");
@@ -62,7 +62,7 @@ TEST_F(PlanSpeedTest, EveryVariantIsMeasuredAndSimulated) {
                                             HasSubstr("Simulated: ")));
 }
 
-TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
+TEST_F(PrepareSpeedTest, OnlyTheWaysThatAreAsked) {
   set("ways", "simulated");
   const ExperimentRun prepared = prepare_speed(tiny());
   ASSERT_EQ(prepared.variants.size(), 2);
@@ -73,7 +73,7 @@ TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("is for measured rows")));
 }
 
-TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
+TEST_F(PrepareSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
   set("balance", "1,1");
   const ExperimentRun prepared = prepare_speed(tiny());
   ASSERT_EQ(prepared.variants.size(), 2);
@@ -86,7 +86,7 @@ TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("sums up to 4")));
 }
 
-TEST_F(PlanSpeedTest, LinksThatCannotBeAreRefused) {
+TEST_F(PrepareSpeedTest, LinksThatCannotBeAreRefused) {
   set("link_latency", "-1");
   EXPECT_THAT(
       [] { prepare_speed(tiny()); },

@@ -48,10 +48,10 @@ void forget_other_threads() {
 
 }  // namespace
 
-void shut_at_exit() {
+void shut_at_exit(bool in_any_case) {
   static std::atomic<uint64_t> calls{0};
   const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (call > 16 && (call & (call - 1)) != 0) return;
+  if (!in_any_case && call > 16 && (call & (call - 1)) != 0) return;
   std::atexit([] { (void)shut_exit_gate(kPatience); });
 }
 

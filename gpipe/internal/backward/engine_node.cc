@@ -98,7 +98,7 @@ edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
 Engine& engine() {
   static const bool made = [] {
     (void)at::getAccelerator(/*checked=*/false);
-    shut_at_exit();
+    shut_at_exit(/*in_any_case=*/true);
     return true;
   }();
   (void)made;

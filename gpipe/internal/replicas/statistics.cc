@@ -25,9 +25,9 @@ using Parcel = Processes::Parcel;
 struct Announcement {
   int64_t numbers = 0;  // bytes of the message with the numbers; 0: there are no updates
   int64_t moments = 0;
-  std::string form;  // of the buffers
+  std::string signature;  // of the buffers
 };
-auto fields(Announcement& each) { return std::tie(each.numbers, each.moments, each.form); }
+auto fields(Announcement& each) { return std::tie(each.numbers, each.moments, each.signature); }
 
 at::Tensor moments_of(int64_t count, c10::Device device) {
   return at::empty({count}, c10::TensorOptions(c10::kDouble).device(device));
@@ -48,7 +48,7 @@ void gather(const World& world, c10::Device device, std::vector<StatisticsLog>& 
   for (const std::string& bytes :
        exchange_long(*world.processes(), what, to_bytes(here), /*is_patient=*/true)) {
     announced.push_back(from_bytes<Announcement>(bytes, what));
-    signatures.push_back(announced.back().form);
+    signatures.push_back(announced.back().signature);
   }
   check_signatures(world, "the buffers", signatures);
   std::vector<Parcel> sends;

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_set>
 #include <utility>
 
@@ -138,7 +139,8 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
     watch_cuda_memory();
   }
-  shut_at_exit();
+  static std::atomic<bool> has_devices{false};
+  shut_at_exit(/*in_any_case=*/!on_cpu_alone && !has_devices.exchange(true));
   if (world_.processes_each() > 1) {
     known_parameters_.emplace();
     know_parameters(model_state());

@@ -174,38 +174,51 @@ TEST_F(ExitDeathTest, WithIdlePipelines) {
       ::testing::ExitedWithCode(0), "");
 }
 
+// Calls exit() on another thread in the first backward of the process, which comes after so many
+// evaluations.
+[[noreturn]] void exit_in_the_first_backward(int64_t evaluations) {
+  alarm(50);
+  static std::atomic<bool> has_begun{false};
+  const auto exit_elsewhere = [] {
+    the_end.is_over = false;
+    std::thread([] {
+      std::atexit([] { has_begun = true; });  // the first handler that exit() calls
+      std::exit(0);
+    }).detach();
+    while (!has_begun) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the other handlers
+  };
+  auto layer = function([=](at::Tensor x) {
+    at::Tensor y = x * 2;
+    if (!y.requires_grad()) return y;
+    x.register_hook([](at::Tensor gradient) {
+      the_end.is_over = true;
+      return gradient;
+    });
+    y.register_hook([=](at::Tensor gradient) {
+      if (!has_begun) exit_elsewhere();
+      return gradient;
+    });
+    return y;
+  });
+  GPipe pipe = piped(3, layer);
+  for (int64_t i = 0; i < evaluations; ++i) {
+    const at::NoGradGuard no_grad;
+    pipe->forward(input());
+  }
+  step(pipe);
+  for (;;) pause();  // the other thread ends the process
+}
+
 // LibTorch makes autograd's engine in the first backward of the process. The engine's destructor
 // ends the threads on which backwards of devices run, so exit() must shut the gate before.
 TEST_F(ExitDeathTest, InTheFirstBackward) {
-  EXPECT_EXIT(
-      {
-        alarm(50);
-        static std::atomic<bool> has_begun{false};
-        const auto exit_elsewhere = [] {
-          the_end.is_over = false;
-          std::thread([] {
-            std::atexit([] { has_begun = true; });  // the first handler that exit() calls
-            std::exit(0);
-          }).detach();
-          while (!has_begun) std::this_thread::yield();
-          std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the other handlers
-        };
-        auto layer = function([=](at::Tensor x) {
-          at::Tensor y = x * 2;
-          if (!y.requires_grad()) return y;
-          x.register_hook([](at::Tensor gradient) {
-            the_end.is_over = true;
-            return gradient;
-          });
-          y.register_hook([=](at::Tensor gradient) {
-            if (!has_begun) exit_elsewhere();
-            return gradient;
-          });
-          return y;
-        });
-        step(piped(3, layer));
-      },
-      ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(exit_in_the_first_backward(0), ::testing::ExitedWithCode(0), "");
+}
+
+// The gate's handler is registered more and more rarely, but always after what is made late.
+TEST_F(ExitDeathTest, InTheFirstBackwardAfterManyRuns) {
+  EXPECT_EXIT(exit_in_the_first_backward(20), ::testing::ExitedWithCode(0), "");
 }
 
 // One stage calls exit() while the other stages work. exit() then destroys the pipeline, and must
