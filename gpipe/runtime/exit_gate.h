@@ -33,7 +33,8 @@ namespace gpipe::internal {
 // Makes exit() shut the gate. exit() runs its handlers and destructors in reverse order of
 // registration, and some objects that a pipeline uses are created at first use. So call this again
 // and again: it registers the handler in each of the first calls, then more and more rarely.
-void shut_at_exit();
+// `in_any_case`: it registers the handler now, because the caller has just made such an object.
+void shut_at_exit(bool in_any_case = false);
 
 // Whether the gate is shut.
 bool exiting();
