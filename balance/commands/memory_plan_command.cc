@@ -101,6 +101,10 @@ void add_flags(Settings& settings, command::FlagSet& flags, const CommandFace&) 
 void read_settings(Settings& settings, const CommandFace& face) {
   settings.model = face.find_model("");
   settings.batch = settings.model.rows();
+  if (settings.links && settings.options.device_type() == c10::kCPU) {
+    throw std::invalid_argument(
+        "--links with --device=cpu: links join GPUs; plan for --device=cuda, or leave out --links");
+  }
   command::FileFlags files;
   settings.json = files.output("json", settings.json);
   settings.svg = files.output("svg", settings.svg);
@@ -175,10 +179,6 @@ std::string link_text(const MemoryPlan& plan) {
 }
 
 int run(const Settings& settings) {
-  if (settings.links && settings.options.device_type() == c10::kCPU) {
-    throw std::invalid_argument(
-        "--links with --device=cpu: links join GPUs; plan for --device=cuda, or leave out --links");
-  }
   const command::InterruptScope interrupt;
   const int64_t micro_batches =
       chunk_sizes(settings.batch, settings.options.chunks()).micro_batches;
