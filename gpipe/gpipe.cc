@@ -66,7 +66,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
     check_no_way_behind("input", k, inputs[k], needs_record);
   }
-  const Tensors sliced = cut_inputs(what, inputs, needs_record);
+  const Tensors sliced = chunked_inputs(what, inputs, needs_record);
   const bool some = std::any_of(sliced.begin(), sliced.end(),
                                 [](const at::Tensor& input) { return input.defined(); });
   int64_t rows = first || some ? batch_size(sliced, "input") : -1;

@@ -84,7 +84,7 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   internal::in_call(processes(), [&] {
     number_ = processes()->next_number();
     build(module, options);
-    end_together("the making");
+    agree_on_end("the making");
     processes()->take_number();
     return true;
   });
@@ -252,7 +252,8 @@ void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::T
       "would get its own part; compute it in the model's layers, or detach() it");
 }
 
-Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const {
+Tensors GPipeImpl::chunked_inputs(const char* what, const Tensors& inputs,
+                                  bool needs_record) const {
   Tensors sliced = inputs;
   for (const int64_t number : shared_inputs_) {
     if (inputs.empty()) continue;  // this process does not need inputs

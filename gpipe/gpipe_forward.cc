@@ -58,7 +58,7 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
   const bool some = pipeline_->has_last_stage() && pass->micro_batches() > 0;
   TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
-  end_together("forward");
+  agree_on_end("forward");
   pipeline_->tied_over_processes().note_shared();
   if (!pipeline_->has_last_stage()) return {};
   std::vector<bool> needs_grad(outputs.size(), false);

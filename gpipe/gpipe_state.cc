@@ -23,7 +23,7 @@ using internal::BetweenRuns;
 
 // No process goes on while another one may still fail, because the processes would then no longer
 // make the same calls.
-void GPipeImpl::end_together(const char* what) const {
+void GPipeImpl::agree_on_end(const char* what) const {
   if (processes() == nullptr) return;
   (void)internal::agree_at_end(world_, call_name(what), std::nullopt, /*last=*/0,
                                pipeline_->late_registrations());
@@ -104,7 +104,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     on_meta_ = false;
     place_layers();  // moves the tensors of these layers that were not on meta
     agree_on_values("materialize");
-    end_together("materialize");
+    agree_on_end("materialize");
     return true;
   });
 }
@@ -162,7 +162,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
                                  call_name("clip_grad_norm_"), named.keys());
-    end_together("clip_grad_norm_");  // because scaling may fail in a single process
+    agree_on_end("clip_grad_norm_");  // because scaling may fail in a single process
     return norm;
   });
 }
@@ -179,7 +179,7 @@ bool GPipeImpl::unscale_gradients_(double loss_scale) {
     const BetweenRuns between(pipeline_.get());
     const bool finite = internal::unscale_gradients(named_parameters().values(), loss_scale, world_,
                                                     call_name("unscale_gradients_"));
-    end_together("unscale_gradients_");
+    agree_on_end("unscale_gradients_");
     return finite;
   });
 }

@@ -1,7 +1,7 @@
 // World: the processes that a pipeline runs over.
 //
-// This header does not know how processes are connected. //gpipe/distributed:world connects them
-// over c10d; programs that run over several processes depend on that rule.
+// This header does not know how processes are connected. from_environment() connects them over
+// c10d; whatever depends on //gpipe has it.
 #ifndef GPIPE_WORLD_H_
 #define GPIPE_WORLD_H_
 
@@ -55,7 +55,7 @@ class World {
   World() = default;
 
   // Connects the processes that a launcher has started; without a launcher, this process alone. All
-  // processes must call this equally often. Defined in //gpipe/distributed:world.
+  // processes must call this equally often.
   //
   // Throws std::runtime_error that names the processes which did not come within the limit,
   // std::invalid_argument for environment variables that do not fit together or if the processes

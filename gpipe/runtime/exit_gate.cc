@@ -18,6 +18,7 @@ constexpr std::chrono::seconds kPatience{30};
 // thread does.
 std::atomic<int64_t> at_work{0};  // threads in a WorkScope and not in a WaitScope
 std::atomic<bool> shut{false};
+std::atomic<bool (*)()> preparation{nullptr};
 thread_local int64_t depth = 0;  // how many WorkScopes this thread is in
 thread_local bool for_exit_thread = false;
 
@@ -59,10 +60,14 @@ bool exiting() { return shut.load(); }
 
 bool on_exiting_thread() { return for_exit_thread; }
 
+void set_exit_preparation(bool (*prepare)()) { preparation = prepare; }
+
 bool shut_exit_gate(std::chrono::milliseconds patience) {
   for_exit_thread = true;
   if (shut.exchange(true)) return true;  // an earlier call has already waited
-  const int64_t own = depth > 0 ? 1 : 0;
+  bool (*const prepare)() = preparation.load();
+  const bool is_waited_for = prepare != nullptr && prepare();
+  const int64_t own = depth > 0 || is_waited_for ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + patience;
   // The loop uses no condition variable, because every worker would have to notify it in every
   // step, only for this one wait.

@@ -43,9 +43,15 @@ bool exiting();
 // of a static object may still use a pipeline.
 bool on_exiting_thread();
 
+// `prepare` is called by the thread that shuts the gate, before it waits. It returns whether a
+// thread at work waits for the calling thread, as a stage does for a thread that autograd uses on
+// its behalf. Then the gate does not wait for that stage. Null, the default: no.
+void set_exit_preparation(bool (*prepare)());
+
 // This function is the handler that shut_at_exit() registers. It shuts the gate and waits, no
 // longer than `patience`, until no other thread is at work, i.e. in a WorkScope and not in a
-// WaitScope. Returns false if some thread still is.
+// WaitScope; a thread that waits for the calling one is left out. Returns false if some thread
+// still is.
 bool shut_exit_gate(std::chrono::milliseconds patience);
 
 // While the scope lives, this thread is at work. Scopes nest. `for_exit`: the thread works on

@@ -71,6 +71,28 @@ TEST_F(ExitGateDeathTest, WaitsNoLongerThanItsPatience) {
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(ExitGateDeathTest, DoesNotWaitForAThreadThatWaitsForTheCaller) {
+  EXPECT_EXIT(
+      {
+        start(hang);
+        set_exit_preparation([] { return true; });
+        end_with(shut_exit_gate(kLong));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ExitGateDeathTest, WaitsForOthersThanTheThreadThatWaitsForTheCaller) {
+  EXPECT_EXIT(
+      {
+        start(hang);
+        inside = false;
+        start(hang);
+        set_exit_preparation([] { return true; });
+        end_with(!shut_exit_gate(kShort));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(ExitGateDeathTest, AWaitOutsideWorkMakesUpForNobodysWork) {
   EXPECT_EXIT(
       {

@@ -1,5 +1,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/record_function.h>
+#include <c10/util/env.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
@@ -14,11 +15,20 @@
 #include "gpipe/internal/run/run_transport.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/internal/threads/device_context.h"
+#include "gpipe/internal/threads/stage_work.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/schedule/routes.h"
 
 namespace gpipe::internal {
 namespace {
+
+// For exit() on a thread that autograd uses on behalf of a stage, say in a hook of a layer: the
+// stage waits for that thread. So would the engine's destructor, which waits 10 s for its threads.
+bool prepare_exit() {
+  if (StageWork::current() == nullptr) return false;
+  c10::utils::set_env("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0", /*overwrite=*/false);
+  return true;
+}
 
 Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
                  const std::vector<TiedParameter>& tied, const std::vector<TiedEdge>& edges) {
@@ -139,6 +149,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   if (std::any_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cuda(); })) {
     watch_cuda_memory();
   }
+  set_exit_preparation(&prepare_exit);
   static std::atomic<bool> has_devices{false};
   shut_at_exit(/*in_any_case=*/!on_cpu_alone && !has_devices.exchange(true));
   if (world_.processes_each() > 1) {

@@ -249,6 +249,28 @@ TEST_F(ExitDeathTest, FromInsideALayer) {
   }
 }
 
+// Autograd runs the hook on a thread of its own if the layer is on a device. The stage waits for
+// that thread, so exit() must not wait for the stage: the limit is less than the gate's.
+TEST_F(ExitDeathTest, FromInsideABackward) {
+  for (const int64_t stages : {1, 3}) {
+    EXPECT_EXIT(
+        {
+          alarm(8);
+          static GPipe pipe = piped(stages, function([](at::Tensor x) {
+                                      at::Tensor y = x * 2;
+                                      if (!y.requires_grad()) return y;
+                                      y.register_hook([](at::Tensor gradient) {
+                                        if (++done == 6) std::exit(0);
+                                        return gradient;
+                                      });
+                                      return y;
+                                    }));
+          for (;;) step(pipe);
+        },
+        ::testing::ExitedWithCode(0), "");
+  }
+}
+
 TEST_F(ExitDeathTest, FromInsideALayerBesideAnotherPipeline) {
   EXPECT_EXIT(
       {
