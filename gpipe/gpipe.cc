@@ -55,6 +55,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   TORCH_CHECK_VALUE(
       !first || !inputs.empty(), what, " was given no input tensor",
       processes() == nullptr ? "" : "; this process has the first stage and needs it");
+  bool some = first;  // whether this process can, or must, tell the number of rows
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (!inputs[k].defined()) continue;
     TORCH_CHECK_VALUE(!first || inputs[k].device() == devices_.front(), "input ", k, " is on ",
@@ -65,11 +66,15 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       "process ",
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
     check_no_way_behind("input", k, inputs[k], needs_record);
+    const bool shared = is_shared(shared_inputs_, k);
+    TORCH_CHECK_VALUE(
+        world_.replicas() == 1 || !needs_record || !shared || !inputs[k].requires_grad(), "input ",
+        k,
+        " is the same for all micro-batches (GPipeOptions::shared_inputs) and requires a gradient, "
+        "of which each replica would get its own part; make it a parameter of the model");
+    some = some || !shared;
   }
-  const Tensors sliced = chunked_inputs(what, inputs, needs_record);
-  const bool some = std::any_of(sliced.begin(), sliced.end(),
-                                [](const at::Tensor& input) { return input.defined(); });
-  int64_t rows = first || some ? batch_size(sliced, "input") : -1;
+  int64_t rows = some ? batch_size(inputs, "input", shared_inputs_) : -1;
   std::optional<uint64_t> seed;
   if (processes() != nullptr) {
     internal::CallTerms terms;

@@ -242,10 +242,6 @@ class GPipeImpl : public torch::nn::Module {
   internal::Processes* processes() const { return world_.processes().get(); }
   // Waits for all processes at the end of a call in which they would not meet otherwise.
   void agree_on_end(const char* what) const;
-  // The inputs that are divided among the micro-batches; shared ones are undefined. Throws
-  // c10::ValueError if a number in shared_inputs_ is out of range, and over replicas for a shared
-  // input that requires a gradient.
-  Tensors chunked_inputs(const char* what, const Tensors& inputs, bool needs_record) const;
   // The name under which processes compare their calls, like "step of pipeline 0".
   std::string call_name(const char* what) const;
 

@@ -252,24 +252,4 @@ void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::T
       "would get its own part; compute it in the model's layers, or detach() it");
 }
 
-Tensors GPipeImpl::chunked_inputs(const char* what, const Tensors& inputs,
-                                  bool needs_record) const {
-  Tensors sliced = inputs;
-  for (const int64_t number : shared_inputs_) {
-    if (inputs.empty()) continue;  // this process does not need inputs
-    TORCH_CHECK_VALUE(number < static_cast<int64_t>(inputs.size()), what, " was given ",
-                      inputs.size(), " input tensors, and GPipeOptions::shared_inputs names input ",
-                      number, "; they are counted from 0");
-    const at::Tensor& input = inputs[number];
-    TORCH_CHECK_VALUE(
-        world_.replicas() == 1 || !needs_record || !input.defined() || !input.requires_grad(),
-        "input ", number,
-        " is the same for all micro-batches (GPipeOptions::shared_inputs) and "
-        "requires a gradient, of which each replica would get its own part; make it "
-        "a parameter of the model");
-    sliced[number] = at::Tensor();
-  }
-  return sliced;
-}
-
 }  // namespace gpipe

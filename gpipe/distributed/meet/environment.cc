@@ -377,7 +377,8 @@ void read_links(const Variable& variable, Environment& environment) {
   int64_t count = 0;
   const auto [end, error] = std::from_chars(queues->data(), queues->data() + queues->size(), count);
   if (error != std::errc() || end != queues->data() + queues->size() || count < 1 || count > 32) {
-    read.refuse(both + " is not a number of queues from 2 to 32, which links need. Set " +
+    read.refuse(read.shown("CUDA_DEVICE_MAX_CONNECTIONS") +
+                " is not a number of queues from 2 to 32, which links need. Set " +
                 "CUDA_DEVICE_MAX_CONNECTIONS=32");
   }
   if (count == 1) {

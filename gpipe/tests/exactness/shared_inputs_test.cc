@@ -191,7 +191,7 @@ TEST(SharedInputs, MistakesAreNamed) {
       message_of([&] {
         make({2})->forward({data.x, data.mask});
       }),
-      HasSubstr("was given 2 input tensors, and GPipeOptions::shared_inputs names input 2"));
+      HasSubstr("there are 2 tensors of input, and shared_inputs names number 2"));
   EXPECT_THAT(message_of([&] {
                 make({0, 1})->forward({data.x, data.mask});
               }),
