@@ -440,30 +440,35 @@ std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ran
   if (!store_) throw std::logic_error("a session of one process has no rank to exchange with");
   const Time end = std::chrono::steady_clock::now() + options_.call_limit;
   const std::string key = "among/" + name + "/";
-  from_store<bool>(
-      [store = store_, own = key + std::to_string(rank()), value] {
-        store->set(own, value);
-        return true;
-      },
-      end);
   std::vector<std::string> values;
-  for (const int64_t other : ranks) {
-    Pause pause;
-    while (true) {
-      auto said = from_store<std::optional<std::string>>(
-          [store = store_, theirs = key + std::to_string(other)] { return store->get(theirs); },
-          end);
-      if (said) {
-        values.push_back(std::move(*said));
-        break;
+  try {
+    from_store<bool>(
+        [store = store_, own = key + std::to_string(rank()), value] {
+          store->set(own, value);
+          return true;
+        },
+        end);
+    for (const int64_t other : ranks) {
+      Pause pause;
+      while (true) {
+        auto said = from_store<std::optional<std::string>>(
+            [store = store_, theirs = key + std::to_string(other)] { return store->get(theirs); },
+            end);
+        if (said) {
+          values.push_back(std::move(*said));
+          break;
+        }
+        control_->check();
+        if (std::chrono::steady_clock::now() > end) {
+          throw std::runtime_error("rank " + std::to_string(other) + " did not come to " + name +
+                                   " in time");
+        }
+        pause();
       }
-      control_->check();
-      if (std::chrono::steady_clock::now() > end) {
-        throw std::runtime_error("rank " + std::to_string(other) + " did not come to " + name +
-                                 " in time");
-      }
-      pause();
     }
+  } catch (const StoreIsGone& error) {
+    // Rank 0 has died with its store, which this rank may notice before its control thread does.
+    control_->throw_failure(store_name() + " is gone: " + error.what());
   }
   return values;
 }

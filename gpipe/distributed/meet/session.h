@@ -70,8 +70,9 @@ class Session {
 
   // Each of `ranks`, this one among them, gives a value and gets the values of all of them, in the
   // order of `ranks`. They call it with the same `name`, which none has used before; other ranks do
-  // not take part. Throws DistributedFailure if a process fails meanwhile, std::runtime_error if
-  // one of them does not come within call_limit, std::logic_error if this is the only process.
+  // not take part. Throws DistributedFailure if a process fails or the store is gone,
+  // std::runtime_error if one of them does not come within call_limit, std::logic_error if this is
+  // the only process.
   std::vector<std::string> exchange_among(const std::vector<int64_t>& ranks,
                                           const std::string& name, const std::string& value);
 
