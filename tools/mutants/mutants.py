@@ -791,7 +791,7 @@ class Workplace:
                 process = subprocess.Popen(
                     [str(program), "--gtest_fail_fast"], cwd=runfiles / workspace, env=values,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                    preexec_fn=limit_memory)
+                    preexec_fn=prepare)
                 try:
                     status = process.wait(timeout=limit)
                 except subprocess.TimeoutExpired:
@@ -916,8 +916,11 @@ def verdict(result):
     return "killed by {} {} ({})".format(result["killed_by"], result["case"], result["how"])
 
 
-def limit_memory():
-    """Limits a test program: a mutant may allocate or print without end."""
+def prepare():
+    """Before a test program: limits, as a mutant may allocate or print without end, and signals as at a terminal. A
+    shell has what it starts in the background ignore SIGINT, nohup has it ignore SIGHUP, and that is inherited."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 20, 256 << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
