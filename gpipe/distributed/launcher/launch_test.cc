@@ -165,6 +165,23 @@ TEST(Launch, ARankThatIsKilledBeforeAnyHasAskedForAMeetingIsStartedAgain) {
   EXPECT_THAT(launched.error(), HasSubstr("it is started again, restart 1 of 1"));
 }
 
+// A process that a killed rank has left behind may hold what its successor needs.
+TEST(Launch, WhatAKilledRankHasLeftBehindIsKilledBeforeItIsStartedAgain) {
+  const std::string file = ::testing::TempDir() + "/pid_of_the_child";
+  Launched launched(script({"--processes=1", "--restarts=1"},
+                           "if [ ! -e " + file +
+                               " ]; then sleep 1000 > /dev/null 2>&1 & echo $! > " + file +
+                               "; kill -KILL $$; fi; tries=0; "
+                               "while [ -e /proc/$(cat " +
+                               file +
+                               ") ] && [ $tries -lt 500 ]; do "
+                               "sleep 0.02; tries=$((tries + 1)); done; "
+                               "if [ -e /proc/$(cat " +
+                               file + ") ]; then echo left; else echo gone; fi"));
+  EXPECT_EQ(launched.wait(), 0) << launched.error();
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] gone"));
+}
+
 TEST(Launch, WithoutRestartsItSaysThatNoRankHadAskedForAMeeting) {
   Launched launched(script({"--processes=2", "--grace=0.2"}, dies_early("echo done")));
   EXPECT_EQ(launched.wait(), 128 + SIGKILL);

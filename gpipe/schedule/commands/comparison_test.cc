@@ -121,6 +121,17 @@ TEST(Comparison, WrongOptions) {
   EXPECT_THROW(compare(options), std::invalid_argument);
 }
 
+TEST(Comparison, AWorkerMayHaveOneStage) {
+  ComparisonOptions options;
+  options.workers = 3;
+  options.micro_batches = 6;
+  options.search = false;
+  options.stages_per_worker = {1};
+  // With one stage a worker, there is nothing to interleave.
+  const std::vector<ComparisonRow> rows = compare(options);
+  EXPECT_EQ(row(rows, "interleaved x1").makespan, row(rows, "1f1b").makespan);
+}
+
 TEST(Comparison, StoppedBeforeItBeginsItHasOneRow) {
   ComparisonOptions options;
   options.stop = [] { return true; };
