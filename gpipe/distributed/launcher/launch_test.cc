@@ -70,11 +70,12 @@ char state_of(const std::string& pid) {
   return name_end == std::string::npos ? 'Z' : stat[name_end + 2];
 }
 
-// A launcher that runs beside the test, whose outputs go to files.
+// A launcher that runs beside the test, whose outputs go to files; or, with a descriptor `output`,
+// the standard output goes there.
 class Launched {
  public:
   explicit Launched(std::vector<std::string> arguments, const Map& variables = {},
-                    const std::string& input = "") {
+                    const std::string& input = "", int output = -1) {
     static int count = 0;
     folder_ = ::testing::TempDir() + "/launched_" + std::to_string(count++);
     std::ofstream(folder_ + ".in") << input;
@@ -85,6 +86,7 @@ class Launched {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     redirect(STDIN_FILENO, ".in", O_RDONLY);
     redirect(STDOUT_FILENO, ".out", O_WRONLY | O_CREAT | O_TRUNC);
+    if (output >= 0) dup2(output, STDOUT_FILENO);
     redirect(STDERR_FILENO, ".err", O_WRONLY | O_CREAT | O_TRUNC);
     std::vector<char*> words;
     for (std::string& argument : arguments) words.push_back(argument.data());
@@ -407,6 +409,25 @@ TEST(Launch, ASignalWithoutAHandlerIsTheExitCode) {
     EXPECT_EQ(launched.wait(), 128 + signal);
     EXPECT_THAT(launched.error(), HasSubstr("no rank had failed before all were told to stop"));
   }
+}
+
+// When its ranks have ended, the launcher waits until their output is read. Ctrl-C ends that.
+TEST(Launch, ASignalEndsTheWaitForAReaderThatDoesNotRead) {
+  const std::string file = ::testing::TempDir() + "/pid_of_the_writer";
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  // The pipe holds 64 KiB.
+  Launched launched(script({"--processes=1"}, "echo $$ > " + file + ".new; mv " + file + ".new " +
+                                                  file + "; exec head -c 300000 /dev/zero"),
+                    {}, "", ends[1]);
+  ASSERT_TRUE(wait_until([&] { return !read_file(file).empty(); }));
+  const std::string pid = lines_of(read_file(file)).front();
+  // The launcher has taken the rank's end.
+  ASSERT_TRUE(wait_until([&] { return access(("/proc/" + pid).c_str(), F_OK) != 0; }));
+  EXPECT_NE(state_of(std::to_string(launched.pid())), 'Z') << "the output was lost";
+  launched.send(SIGINT);
+  EXPECT_EQ(launched.wait(), 0) << launched.error();
+  for (const int end : ends) close(end);
 }
 
 TEST(Launch, ASecondSignalKills) {
