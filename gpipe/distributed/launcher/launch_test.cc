@@ -170,6 +170,7 @@ TEST(Launch, ARankThatIsKilledBeforeAnyHasAskedForAMeetingIsStartedAgain) {
 // A process that a killed rank has left behind may hold what its successor needs.
 TEST(Launch, WhatAKilledRankHasLeftBehindIsKilledBeforeItIsStartedAgain) {
   const std::string file = ::testing::TempDir() + "/pid_of_the_child";
+  unlink(file.c_str());  // an earlier run may have left it
   Launched launched(script({"--processes=1", "--restarts=1"},
                            "if [ ! -e " + file +
                                " ]; then sleep 1000 > /dev/null 2>&1 & echo $! > " + file +
@@ -414,6 +415,7 @@ TEST(Launch, ASignalWithoutAHandlerIsTheExitCode) {
 // When its ranks have ended, the launcher waits until their output is read. Ctrl-C ends that.
 TEST(Launch, ASignalEndsTheWaitForAReaderThatDoesNotRead) {
   const std::string file = ::testing::TempDir() + "/pid_of_the_writer";
+  unlink(file.c_str());  // an earlier run may have left it
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   // The pipe holds 64 KiB.
