@@ -1,5 +1,6 @@
 #include "balance/cut/partition.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 namespace gpipe::balance {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::torchgpipe_partition;
 using testing::TorchgpipesAnswer;
 using Balance = std::vector<int64_t>;
@@ -593,6 +595,28 @@ TEST(Options, APartitionKeepsItsSizeLimit) {
   options.sizes = {1, 1, 1, 1, 1, 1};
   options.size_limits = {2, 9};
   EXPECT_EQ(partition(Costs(6, 1.0), 2, options), (Balance{2, 4}));
+}
+
+// The message gives the plainest reason that holds.
+TEST(Options, WhySizeLimitsCannotBeKeptIsTold) {
+  const auto why = [](std::vector<int64_t> sizes, std::vector<int64_t> limits) -> std::string {
+    PartitionOptions options;
+    options.sizes = std::move(sizes);
+    options.size_limits = std::move(limits);
+    try {
+      partition(Costs(options.sizes.size(), 1.0), static_cast<int64_t>(options.size_limits.size()),
+                options);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(why({1, 5, 1}, {4, 4}), HasSubstr("layer 1 alone needs 5, the largest limit is 4"));
+  EXPECT_THAT(why({3, 3, 3}, {4, 4}), HasSubstr("all layers need 9, the limits allow 8 in all"));
+  // The limits allow exactly what all layers need, and yet two layers are too much for either.
+  EXPECT_THAT(why({3, 3, 2}, {4, 4}),
+              HasSubstr("wherever the cuts are, a partition is too large; it would take 1 more"));
+  EXPECT_EQ(why({3, 3, 2}, {4, 5}), "");
 }
 
 // Not every layer fits into every partition, so the possible ends of a partition are not an

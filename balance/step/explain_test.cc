@@ -106,6 +106,9 @@ TEST(Explain, MemoryIsWhatIsInFlight) {
   options.checkpoint = Checkpoint::kAlways;
   EXPECT_THAT(memory(), ElementsAre(fixed + 8 * 1000 + 200, fixed + 8 * 50 + 200))
       << "inputs and one recompute";
+  // Parameters may be counted less than once.
+  options.param_scale = 0.5;
+  EXPECT_THAT(memory(), ElementsAre(fixed - 50 + 8 * 1000 + 200, fixed - 50 + 8 * 50 + 200));
 }
 
 TEST(Explain, SkipsAreSentAndReceivedWhereTheyCrossACut) {

@@ -11,7 +11,9 @@
 namespace gpipe::balance {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::Le;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int64_t kMiB = 1 << 20;
@@ -59,6 +61,21 @@ TEST(ExplanationText, Golden) {
             "Profiled on: Some processor of 2 cores; all partitions compute at once.\n");
 }
 
+TEST(ExplanationText, HalvesThatWereNotMeasuredAreTold) {
+  Explanation explanation = sample();
+  const std::string warning =
+      "\nThe halves of split backwards were not measured: each is taken as half of the\n"
+      "  whole; measure the profile again.\n";
+  explanation.splits = true;
+  explanation.halves_measured = false;
+  EXPECT_THAT(to_text(explanation), HasSubstr(warning));
+  explanation.halves_measured = true;
+  EXPECT_THAT(to_text(explanation), Not(HasSubstr("measure the profile again")));
+  explanation.splits = false;
+  explanation.halves_measured = false;
+  EXPECT_THAT(to_text(explanation), Not(HasSubstr("measure the profile again")));
+}
+
 // Sizes of small partitions are in KiB, because in MiB all numbers would be 0.
 TEST(ExplanationText, SmallPartitionsAreInKiB) {
   Explanation explanation = sample();
@@ -66,9 +83,8 @@ TEST(ExplanationText, SmallPartitionsAreInKiB) {
   explanation.partitions[0].memory = 456 << 10;
   explanation.partitions[0].sent = 18 << 10;
   explanation.partitions[1].memory = 12 << 10;
-  EXPECT_THAT(to_text(explanation), ::testing::HasSubstr("                          KiB\n"));
-  EXPECT_THAT(to_text(explanation),
-              ::testing::HasSubstr("      10.8     0.281       456     18.0  63%\n"));
+  EXPECT_THAT(to_text(explanation), HasSubstr("                          KiB\n"));
+  EXPECT_THAT(to_text(explanation), HasSubstr("      10.8     0.281       456     18.0  63%\n"));
 }
 
 TEST(ExplanationText, FitsEightyColumns) {
@@ -83,7 +99,7 @@ TEST(ExplanationText, FitsEightyColumns) {
 TEST(ExplanationText, OneIsSingular) {
   Explanation explanation = sample();
   explanation.chunks = explanation.batch_rows = 1;
-  EXPECT_THAT(to_text(explanation), ::testing::HasSubstr("1 micro-batch of 1 row: 457 ms"));
+  EXPECT_THAT(to_text(explanation), HasSubstr("1 micro-batch of 1 row: 457 ms"));
 }
 
 TEST(ExplanationJson, HasAllDigits) {

@@ -14,6 +14,8 @@ namespace gpipe {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 using Cell = std::pair<int, int>;  // micro-batch, stage
 using Cycles = std::vector<std::vector<Cell>>;
@@ -79,6 +81,20 @@ TEST(Simulate, OffloadsWaitForTheirCopyAndBackwardsForTheirReload) {
   EXPECT_THAT(run.busy, ElementsAre(6.0));
   EXPECT_THAT(run.reload_waits, ElementsAre(2.0));
   EXPECT_THAT(run.peak, ElementsAre(8.0));
+}
+
+TEST(Simulate, ALinkWithoutARateIsRefused) {
+  const Schedule schedule = Schedule::one_f_one_b(2, 2);
+  SimulateOptions costs;
+  const auto run = [&] { simulate(schedule, costs); };
+  costs.offload.to_host = 1.0;
+  costs.offload.to_device = 0.0;
+  EXPECT_THAT(run, ThrowsMessage<std::invalid_argument>(
+                       HasSubstr("to_host and to_device must be above 0, got 1 and 0")));
+  costs.offload.to_host = 0.0;
+  costs.offload.to_device = 1.0;
+  EXPECT_THAT(run, ThrowsMessage<std::invalid_argument>(
+                       HasSubstr("to_host and to_device must be above 0, got 0 and 1")));
 }
 
 TEST(Simulate, CopiesOverOneLinkTakeTurns) {

@@ -9,6 +9,7 @@ a defect that the tests would let through.
   tools/mutants/mutants.py --count 150 --seed 1     runs 150 of them, spread over the files
   tools/mutants/mutants.py --only gpipe/internal/stage/stage.cc
   tools/mutants/mutants.py --mutant 17 --again      this one, once more, say after a test was added
+  tools/mutants/mutants.py --count 150 --sparse     puts only these 150 into the programs
   tools/mutants/mutants.py --report                 what is known so far; runs nothing
 
 Compiling against LibTorch takes long, so all mutants are compiled at once: a copy of the tree, in --work, has every
@@ -16,6 +17,9 @@ change behind a switch (switch.h), which the environment variable GPIPE_MUTANT c
 is taken back. The tests are built once, have to pass with every switch open, and tell which places they reach; then
 they run with one mutant after the other, the quickest first, those only that reach its place. A test that fails,
 crashes, or takes much longer than usual (a hang) kills.
+
+Thousands of switches make inner loops ten times as slow. Searches then take minutes, and tests that limit a time fail
+without a mutant. With --sparse, only the chosen mutants are behind switches; another choice is compiled anew.
 
 Results are kept in --work: a run that was interrupted goes on. They hold as long as the mutated sources stay as they
 are; --again runs the survivors among the chosen mutants anew.
@@ -590,7 +594,7 @@ def all_mutants(root, folders=FOLDERS):
 
 
 def chosen_at_random(mutants, count, seed):
-    """A sample of `count` mutants: twice as many from a file with four times as many mutants."""
+    """A sample of `count` mutants (None: all, as drawn): twice as many from a file with four times as many mutants."""
     generator = random.Random(seed)
     by_file = collections.defaultdict(list)
     for mutant in mutants:
@@ -654,6 +658,18 @@ class Workplace:
                 self.state = state
         self.results = self.state["results"]
 
+    def chosen(self):
+        """The mutants that the arguments name or draw. One that does not compile leaves its place to the next."""
+        arguments = self.arguments
+        result = [mutant for mutant in self.mutants if not self.is_left_out(mutant)]
+        if arguments.only:
+            result = [mutant for mutant in result if mutant.file in arguments.only]
+        if arguments.mutant:
+            result = [mutant for mutant in result if mutant.number in arguments.mutant]
+        if arguments.count is not None:
+            result = chosen_at_random(result, None, arguments.seed)
+        return [mutant for mutant in result if mutant.number not in self.broken][:arguments.count]
+
     def save(self):
         path = self.work / "state.json"
         path.with_suffix(".new").write_text(json.dumps(self.state, indent=1))
@@ -664,10 +680,17 @@ class Workplace:
 
     # Building.
 
+    def is_left_out(self, mutant):
+        return bool(self.arguments.without and re.search(self.arguments.without, mutant.file))
+
     def is_built(self, mutant):
-        if mutant.number in self.broken:
-            return False
-        return not self.arguments.without or not re.search(self.arguments.without, mutant.file)
+        return mutant.number not in self.broken and not self.is_left_out(mutant)
+
+    def built(self):
+        """The mutants that have a switch in the programs."""
+        if self.arguments.sparse:
+            return self.chosen()
+        return [mutant for mutant in self.mutants if self.is_built(mutant)]
 
     @property
     def broken(self):
@@ -687,9 +710,8 @@ class Workplace:
                 if not name.startswith("bazel-") and path.is_file() and name not in known:
                     path.unlink()
         by_file = collections.defaultdict(list)
-        for mutant in self.mutants:
-            if self.is_built(mutant):
-                by_file[mutant.file].append(mutant)
+        for mutant in sorted(self.built(), key=lambda mutant: mutant.number):
+            by_file[mutant.file].append(mutant)
         for name in names:
             target = self.tree / name
             content = (ROOT / name).read_bytes()
@@ -715,8 +737,7 @@ class Workplace:
         for attempt in range(12):
             self.write_tree()
             labels = self.test_labels()
-            self.log("building {} tests with {} mutants".format(
-                len(labels), sum(self.is_built(mutant) for mutant in self.mutants)))
+            self.log("building {} tests with {} mutants".format(len(labels), len(self.built())))
             done = self.bazel(
                 "build", "--config=ci", "--jobs={}".format(self.arguments.build_jobs),
                 "--per_file_copt=^({})/.*\\.cc$,-_test\\.cc$@-w".format("|".join(self.arguments.folders)), *labels,
@@ -738,9 +759,7 @@ class Workplace:
         """The mutants that are in one of these lines, or begin or end there."""
         result = set()
         texts = {}
-        for mutant in self.mutants:
-            if not self.is_built(mutant):
-                continue
+        for mutant in self.built():
             if mutant.file not in texts:
                 texts[mutant.file] = (ROOT / mutant.file).read_text()
             text = texts[mutant.file]
@@ -772,7 +791,7 @@ class Workplace:
                 process = subprocess.Popen(
                     [str(program), "--gtest_fail_fast"], cwd=runfiles / workspace, env=values,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                    preexec_fn=limit_memory)
+                    preexec_fn=prepare)
                 try:
                     status = process.wait(timeout=limit)
                 except subprocess.TimeoutExpired:
@@ -897,8 +916,11 @@ def verdict(result):
     return "killed by {} {} ({})".format(result["killed_by"], result["case"], result["how"])
 
 
-def limit_memory():
-    """Limits a test program: a mutant may allocate or print without end."""
+def prepare():
+    """Before a test program: limits, as a mutant may allocate or print without end, and signals as at a terminal. A
+    shell has what it starts in the background ignore SIGINT, nohup has it ignore SIGHUP, and that is inherited."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 20, 256 << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -924,17 +946,13 @@ def main():
     parser.add_argument("--leave_out", default=",".join(SLOW_TESTS), help="labels of tests, separated by commas")
     parser.add_argument("--without", metavar="REGEX", help="leave these files unmutated: a header that all tests "
                         "include has all of them compiled")
+    parser.add_argument("--sparse", action="store_true", help="compile only the chosen mutants")
     parser.add_argument("--work", default=os.path.join(tempfile.gettempdir(), "gpipe-mutants"), help="a scratch folder")
     arguments = parser.parse_args()
 
     place = Workplace(arguments)
-    chosen = [mutant for mutant in place.mutants if place.is_built(mutant)]
-    if arguments.only:
-        chosen = [mutant for mutant in chosen if mutant.file in arguments.only]
-    if arguments.mutant:
-        chosen = [mutant for mutant in chosen if mutant.number in arguments.mutant]
     if arguments.list:
-        for mutant in chosen:
+        for mutant in sorted(place.chosen(), key=lambda mutant: mutant.number):
             print(mutant.to_text())
         return
     if not arguments.report:
@@ -944,9 +962,7 @@ def main():
             labels = place.build()
             place.save()
         place.baseline(labels)
-        chosen = [mutant for mutant in chosen if place.is_built(mutant)]
-    if arguments.count is not None:
-        chosen = chosen_at_random(chosen, arguments.count, arguments.seed)
+    chosen = place.chosen()
     if not arguments.report:
         run = []
         for mutant in chosen:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 sys.dont_write_bytecode = True
@@ -200,6 +201,26 @@ class Mutants(unittest.TestCase):
         self.assertEqual([mutant.number for mutant in chosen], [mutant.number for mutant in again])
         self.assertEqual({"a.cc", "b.cc"}, {mutant.file for mutant in chosen})
         self.assertLess(sum(mutant.file == "a.cc" for mutant in chosen), 4)
+
+    def test_sparse_builds_the_chosen_mutants_and_replaces_what_does_not_compile(self):
+        found = mutants.find_mutants("a.cc", "void f() {\n  a();\n  b();\n  c();\n  d();\n  e();\n}\n")
+        for number, mutant in enumerate(found):
+            mutant.number = number
+        place = mutants.Workplace.__new__(mutants.Workplace)
+        place.mutants, place.state = found, {"broken": []}
+        place.arguments = types.SimpleNamespace(only=[], mutant=[], without=None, count=2, seed=1, sparse=True)
+        first = place.built()
+        self.assertEqual(2, len(first))
+        self.assertEqual(first, place.chosen())
+        place.state["broken"] = [first[0].number]
+        second = place.built()
+        self.assertEqual(2, len(second))
+        self.assertEqual(first[1], second[0])
+        self.assertNotIn(second[1], first)
+        place.arguments.sparse = False
+        self.assertEqual(4, len(place.built()))
+        place.arguments.mutant = [3]
+        self.assertEqual([found[3]], place.chosen())
 
 
 if __name__ == "__main__":

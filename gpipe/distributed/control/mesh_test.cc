@@ -128,6 +128,30 @@ TEST_F(MeshTest, ConnectsAllAndCarriesFrames) {
   meshes_[1]->queue(0, {9, 0, "to nobody"});
 }
 
+// The thread must not wait until a broken connection takes the rest, and what arrived before the
+// end is still told.
+TEST_F(MeshTest, FramesForABrokenConnectionAreDropped) {
+  make(2);
+  meshes_[1]->add_peer(0, endpoints_[0], now());
+  settle();
+  meshes_[0]->queue(1, {9, 0, "last words"});
+  meshes_[0]->flush();
+  meshes_[0].reset();
+  events_.assign(2, {});
+  // The system breaks the connection when it has answered the first frame.
+  for (int tries = 0; tries < 5; ++tries) {
+    meshes_[1]->queue(0, {9, 0, "to nobody"});
+    meshes_[1]->flush();
+    EXPECT_FALSE(meshes_[1]->has_unwritten(0)) << "after " << tries << " frames";
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  settle();
+  const std::vector<std::string> texts = told(1);
+  ASSERT_EQ(texts.size(), 2);
+  EXPECT_EQ(texts[0], "frame 0: last words");
+  EXPECT_THAT(texts[1], HasSubstr("lost 0: "));
+}
+
 TEST_F(MeshTest, DropsStrangers) {
   make(3);
   const Hello right{"token", 2, 3, "host"};

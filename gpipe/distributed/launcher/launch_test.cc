@@ -70,11 +70,12 @@ char state_of(const std::string& pid) {
   return name_end == std::string::npos ? 'Z' : stat[name_end + 2];
 }
 
-// A launcher that runs beside the test, whose outputs go to files.
+// A launcher that runs beside the test, whose outputs go to files; or, with a descriptor `output`,
+// the standard output goes there.
 class Launched {
  public:
   explicit Launched(std::vector<std::string> arguments, const Map& variables = {},
-                    const std::string& input = "") {
+                    const std::string& input = "", int output = -1) {
     static int count = 0;
     folder_ = ::testing::TempDir() + "/launched_" + std::to_string(count++);
     std::ofstream(folder_ + ".in") << input;
@@ -85,6 +86,7 @@ class Launched {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     redirect(STDIN_FILENO, ".in", O_RDONLY);
     redirect(STDOUT_FILENO, ".out", O_WRONLY | O_CREAT | O_TRUNC);
+    if (output >= 0) dup2(output, STDOUT_FILENO);
     redirect(STDERR_FILENO, ".err", O_WRONLY | O_CREAT | O_TRUNC);
     std::vector<char*> words;
     for (std::string& argument : arguments) words.push_back(argument.data());
@@ -163,6 +165,24 @@ TEST(Launch, ARankThatIsKilledBeforeAnyHasAskedForAMeetingIsStartedAgain) {
   EXPECT_EQ(launched.wait(), 0);
   EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] done", "[1] done"));
   EXPECT_THAT(launched.error(), HasSubstr("it is started again, restart 1 of 1"));
+}
+
+// A process that a killed rank has left behind may hold what its successor needs.
+TEST(Launch, WhatAKilledRankHasLeftBehindIsKilledBeforeItIsStartedAgain) {
+  const std::string file = ::testing::TempDir() + "/pid_of_the_child";
+  unlink(file.c_str());  // an earlier run may have left it
+  Launched launched(script({"--processes=1", "--restarts=1"},
+                           "if [ ! -e " + file +
+                               " ]; then sleep 1000 > /dev/null 2>&1 & echo $! > " + file +
+                               "; kill -KILL $$; fi; tries=0; "
+                               "while [ -e /proc/$(cat " +
+                               file +
+                               ") ] && [ $tries -lt 500 ]; do "
+                               "sleep 0.02; tries=$((tries + 1)); done; "
+                               "if [ -e /proc/$(cat " +
+                               file + ") ]; then echo left; else echo gone; fi"));
+  EXPECT_EQ(launched.wait(), 0) << launched.error();
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] gone"));
 }
 
 TEST(Launch, WithoutRestartsItSaysThatNoRankHadAskedForAMeeting) {
@@ -390,6 +410,26 @@ TEST(Launch, ASignalWithoutAHandlerIsTheExitCode) {
     EXPECT_EQ(launched.wait(), 128 + signal);
     EXPECT_THAT(launched.error(), HasSubstr("no rank had failed before all were told to stop"));
   }
+}
+
+// When its ranks have ended, the launcher waits until their output is read. Ctrl-C ends that.
+TEST(Launch, ASignalEndsTheWaitForAReaderThatDoesNotRead) {
+  const std::string file = ::testing::TempDir() + "/pid_of_the_writer";
+  unlink(file.c_str());  // an earlier run may have left it
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  // The pipe holds 64 KiB.
+  Launched launched(script({"--processes=1"}, "echo $$ > " + file + ".new; mv " + file + ".new " +
+                                                  file + "; exec head -c 300000 /dev/zero"),
+                    {}, "", ends[1]);
+  ASSERT_TRUE(wait_until([&] { return !read_file(file).empty(); }));
+  const std::string pid = lines_of(read_file(file)).front();
+  // The launcher has taken the rank's end.
+  ASSERT_TRUE(wait_until([&] { return access(("/proc/" + pid).c_str(), F_OK) != 0; }));
+  EXPECT_NE(state_of(std::to_string(launched.pid())), 'Z') << "the output was lost";
+  launched.send(SIGINT);
+  EXPECT_EQ(launched.wait(), 0) << launched.error();
+  for (const int end : ends) close(end);
 }
 
 TEST(Launch, ASecondSignalKills) {

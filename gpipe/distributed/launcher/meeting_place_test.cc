@@ -124,6 +124,23 @@ TEST(MeetingPlace, TellsThoseWhoConnectThatOneOfThemDied) {
   first.arrive();
 }
 
+TEST(MeetingPlace, TellsThoseWhoWaitForItThatOneOfThemDied) {
+  Served place(2);
+  MeetingClient first(place.variable(), kLimit);
+  auto second = std::make_unique<MeetingClient>(place.variable(), kLimit);
+  auto of_first = ask(first, 0, 0);
+  ask(*second, 1, 0).get();
+  of_first.get();
+  first.wait_for_void(milliseconds(1));
+  second.reset();
+  place.with([](MeetingPlace& it) { return it.ended(1), true; });
+  EXPECT_THROW(first.wait_for_void(kLimit), MeetingIsVoid);
+  EXPECT_THROW(first.check(), MeetingIsVoid) << "it is told each time until the next question";
+  EXPECT_EQ(first.ask(question(0), 0).plan.size, 1);
+  first.check();
+  first.arrive();
+}
+
 TEST(MeetingPlace, TellsALateProcessThatItsWorldIsOver) {
   Served place(2);
   {

@@ -44,6 +44,24 @@ TEST(MasterPort, NothingListensOnIt) {
   close(fd);
 }
 
+// Rank 0's store may listen on IPv6, too.
+TEST(MasterPort, IsTakenOnIpv6) {
+  const auto bind_to = [](int number) {
+    const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    const int yes = 1;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+    sockaddr_in6 where = {};
+    where.sin6_family = AF_INET6;
+    where.sin6_port = htons(static_cast<uint16_t>(number));
+    const bool is_bound = bind(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0;
+    close(fd);
+    return is_bound;
+  };
+  if (!bind_to(0)) GTEST_SKIP() << "this machine has no IPv6";
+  const MasterPort port;
+  EXPECT_FALSE(bind_to(port.number()));
+}
+
 TEST(MasterPort, IsTakenForOthers) {
   const MasterPort port;
   const int fd = socket(AF_INET, SOCK_STREAM, 0);

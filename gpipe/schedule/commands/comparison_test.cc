@@ -50,6 +50,7 @@ TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
   const std::string text = to_text(rows);
   EXPECT_THAT(text, HasSubstr("schedule"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
+  EXPECT_THAT(text, HasSubstr("\nlooped-bfs x2 ")) << "the longest names are whole";
   EXPECT_EQ(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')), rows.size() + 1);
   EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 24, "));
   EXPECT_THAT(to_svg(rows, 0.0), HasSubstr("<title>F0.0</title>"));
@@ -119,6 +120,17 @@ TEST(Comparison, WrongOptions) {
   options.slowness = {};
   options.stages_per_worker = {0};
   EXPECT_THROW(compare(options), std::invalid_argument);
+}
+
+TEST(Comparison, AWorkerMayHaveOneStage) {
+  ComparisonOptions options;
+  options.workers = 3;
+  options.micro_batches = 6;
+  options.search = false;
+  options.stages_per_worker = {1};
+  // With one stage a worker, there is nothing to interleave.
+  const std::vector<ComparisonRow> rows = compare(options);
+  EXPECT_EQ(row(rows, "interleaved x1").makespan, row(rows, "1f1b").makespan);
 }
 
 TEST(Comparison, StoppedBeforeItBeginsItHasOneRow) {
