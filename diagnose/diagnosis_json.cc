@@ -9,7 +9,8 @@ nlohmann::ordered_json json_of(const PipelineSetup& setup) {
   return {{"balance", setup.balance},
           {"chunks", setup.chunks},
           {"checkpoints", names_of(setup.checkpoints)},
-          {"schedule", setup.schedule.name}};
+          {"schedule", setup.schedule.name},
+          {"shared_inputs", setup.shared_inputs}};
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ Diagnosis diagnosis() {
   advice.change = Change::kSeveral;
   advice.setup = {
       {2, 2}, 4, {Checkpoint::kNever, Checkpoint::kAlways}, {"1f1b", Schedule::one_f_one_b}};
+  advice.setup.shared_inputs = {1};
   advice.step = 0.125;
   advice.speed_up = 2;
   advice.memory = {6 << 20, 5 << 20};
@@ -166,6 +167,7 @@ TEST(DiagnosisJson, HasTheFields) {
   const auto& advice = json.at("advice")[0];
   EXPECT_EQ(advice.at("change"), "several");
   EXPECT_EQ(advice.at("setup").at("checkpoints")[0], "never");
+  EXPECT_EQ(advice.at("setup").at("shared_inputs"), std::vector<int64_t>{1});
   EXPECT_EQ(advice.at("memory")[1], 5 << 20);
   EXPECT_EQ(json.at("memory")[0], 3 << 20);
   EXPECT_EQ(json.at("warning"), "");

@@ -115,6 +115,10 @@ void read_settings(Settings& settings, const CommandFace& face) {
   if (balance.empty()) balance = {layers};
   command::check_balance_sum(balance, layers, absl::StrJoin(balance, ","), settings.model.title(),
                              one_layer_hint(layers));
+  // Throws if the schedule cannot have these sizes.
+  (void)settings.schedule.make(
+      static_cast<int64_t>(balance.size()),
+      chunk_sizes(settings.batch, settings.options.chunks()).micro_batches);
   settings.options.schedule(settings.schedule.make).optimizer(parse_optimizer(settings.optimizer));
 }
 

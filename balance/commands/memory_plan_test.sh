@@ -13,6 +13,7 @@ expect_mistake "did you mean --balance?" --balances=2 "${small[@]}"
 expect_mistake "sums up to 7, but unet:1,8 has 65 layers" "${small[@]}" --balance=3,4
 expect_mistake "give always, except_last or never" "${small[@]}" --checkpoint=often
 expect_mistake "there is no schedule" "${small[@]}" --schedule=zero
+expect_mistake "needs a multiple of that, got 3 stages" "${small[@]}" --schedule=zb-v --balance=30,30,5
 expect_mistake "give none, sgd, momentum" "${small[@]}" --optimizer=adamm
 expect_mistake "--image_size=0: give a number from 1" --model=unet:1,8 --image_size=0
 expect_mistake "--batch=0: give a number from 1" "${small[@]}" --batch=0

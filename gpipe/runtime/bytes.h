@@ -173,9 +173,9 @@ T from_bytes(std::string_view bytes, std::string what = "a message") {
 
 // Named values as one text, to compare all of them at once: of two texts that differ, the message
 // of Control::agree() and Processes::agree() names the first value that does.
-constexpr char kFieldEnd = '\0';  // ends each name and each value, and is in none
+constexpr char kFieldEnd = '\0';  // begins the text, ends each name and value, and is in none
 inline std::string fields_text(const std::vector<std::pair<std::string, std::string>>& fields) {
-  std::string text;
+  std::string text(1, kFieldEnd);
   for (const auto& [name, value] : fields) text += name + kFieldEnd + value + kFieldEnd;
   return text;
 }

@@ -23,7 +23,8 @@ class Advice:
     """A change of the setup.
 
     change: "chunks", "balance", "checkpoints", "schedule" or "several".
-    options: for GPipe: all of balance, chunks and checkpoint, what does not change included.
+    options: for GPipe: all of balance, chunks, checkpoint and shared_inputs, what does not change
+        included.
     schedule: for its step.
     step: predicted seconds. speed_up: the present step / the predicted one.
     memory: predicted bytes of each worker.
@@ -88,6 +89,7 @@ class Diagnosis:
                     "balance": each["setup"]["balance"],
                     "chunks": each["setup"]["chunks"],
                     "checkpoint": each["setup"]["checkpoints"],
+                    "shared_inputs": each["setup"]["shared_inputs"],
                 },
                 self._schedule_of(each["setup"]["schedule"]),
                 each["step"],

@@ -69,10 +69,31 @@ def test_a_schedule_of_ones_own_is_kept_in_the_advice():
     """The report calls it "as given". Advice that keeps it gives its text."""
     table = gpipe.schedule.by_name("fill-drain", stages=2, micro_batches=4)
     report = '{"advice": [{"change": "balance", "step": 1, "speed_up": 2, "memory": [], "setup": {'
-    report += '"balance": [1], "chunks": 4, "checkpoints": ["never"], "schedule": "%s"}}]}'
+    report += '"balance": [1], "chunks": 4, "checkpoints": ["never"], "shared_inputs": [], '
+    report += '"schedule": "%s"}}]}'
     for name, expected in (("as given", str(table)), ("1f1b", "1f1b")):
         diagnosis = gpipe.Diagnosis("", report % name, str(table))
         assert diagnosis.advice[0].schedule == expected
+
+
+def test_shared_inputs_are_kept_in_the_advice():
+    class Masked(nn.Module):
+        def forward(self, values):
+            return values[0] * values[1]
+
+    mask = torch.rand(32)
+    model = nn.Sequential(Masked(), *(nn.Linear(32, 32) for _ in range(4)))
+    pipe = GPipe(model, [4, 1], chunks=32, checkpoint="always", shared_inputs=[1])
+    diagnosis = gpipe.diagnose(
+        pipe, (INPUT, mask), None, torch.sum, seconds=0.02, chunks=[1, 2], cores=2
+    )
+    assert diagnosis.report["setup"]["shared_inputs"] == [1]
+    setup = diagnosis.report["setup"]
+    diagnosis.report["advice"] = [
+        {"change": "chunks", "step": 1, "speed_up": 2, "memory": [], "setup": setup}
+    ]
+    better = GPipe(nn.Sequential(*pipe), **diagnosis.advice[0].options)
+    better.step((INPUT, mask), None, torch.sum)
 
 
 def test_what_is_refused():

@@ -156,6 +156,13 @@ TEST(Agreement, NamesTheFieldThatDiffers) {
             "'0: A', rank 1 has ''");
 }
 
+// A text of a user's, such as Progress::settings, may have zeros and is one value all the same.
+TEST(Agreement, NamesATextWithZeros) {
+  const std::string zero(1, '\0');
+  EXPECT_EQ(verdict_on("settings", "lr" + zero + "1", "lr" + zero + "2"),
+            "settings must be the same on all ranks: rank 0 has 'lr\\x001', rank 1 has 'lr\\x002'");
+}
+
 TEST(Agreement, GivesUp) {
   Agreement agreement(4);
   EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);  // no rank waits

@@ -119,7 +119,9 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
   processes.agree(
       "the making" + suffix,
       fields_text(
-          {{"the balance" + suffix, absl::StrJoin(options.balance(), ", ")},
+          {{"World::grid" + suffix,
+            absl::StrCat(options.world().replicas(), ", ", options.world().processes_each())},
+           {"the balance" + suffix, absl::StrJoin(options.balance(), ", ")},
            {"chunks" + suffix, std::to_string(options.chunks())},
            {"groups" + suffix, std::to_string(options.groups())},
            {"shared_inputs" + suffix, absl::StrJoin(options.shared_inputs(), ", ")},

@@ -291,6 +291,29 @@ TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
   for (int64_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
+// Processes that lay the same world out in different grids are told so, and can go on.
+TEST(WorldReplicas, OtherGridsAreNamed) {
+  for (const int64_t size : {2, 4}) {
+    WorldRanks ranks(size, [size](const World& world, const Say& say) {
+      const World pairs = world.grid(size / 2, 2);
+      const auto made = [](const World& grid) {
+        return outcome([&] {
+          GPipe pipe(linears(),
+                     GPipeOptions({2, 1}).chunks(4).cpu_threads_per_stage(1).world(grid));
+          return std::string("made");
+        });
+      };
+      say(made(world.rank() == 1 ? world.grid(size, 1) : pairs));
+      say(made(pairs));
+    });
+    for (const std::string& line : ranks.lines()) {
+      EXPECT_THAT(line, HasSubstr("World::grid")) << size;
+    }
+    EXPECT_THAT(ranks.lines(), Each("made")) << size;
+    ranks.expect_ends();
+  }
+}
+
 TEST(WorldReplicas, RowsOfOthersAreRefused) {
   const auto lines = outcomes(2, [](const World& world) {
     GPipe pipe(linears(), options_of(world));
