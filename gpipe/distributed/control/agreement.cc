@@ -46,7 +46,7 @@ std::string difference_text(const std::string& name, int64_t rank_of_a, const st
       std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
       a.begin());
   const Part field = part_at(a, difference, kFieldEnd);
-  if (!a.empty() && a.front() == kFieldEnd && field.begin > 1) {  // of fields_text()
+  if (!a.empty() && a.front() == kFieldEnd && field.begin > 1) {  // made by fields_text()
     return difference_text(part_at(a, field.begin - 1, kFieldEnd).text, rank_of_a, field.text,
                            rank_of_b, part_at(b, difference, kFieldEnd).text);
   }
