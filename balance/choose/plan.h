@@ -75,10 +75,11 @@ struct PlanOptions {
   // missing ones are made. Default: none.
   TORCH_ARG(std::vector<Profile>, profiles) = {};
 
-  // The machine. Only bandwidth, latency, host_bandwidth, overhead, cores and contention are used.
-  // With a host_bandwidth activations may wait on the host (gpipe/schedule/offloads.h) where a
-  // faster choice fits then, or nothing without. No action waits for them. Devices that share a
-  // link to the host get equal parts of its bandwidth. Needs `make` or a model on the meta device.
+  // The machine. Only bandwidth, latency, host_bandwidth, overhead, cores, contention and
+  // keep_together are used. With a host_bandwidth activations may wait on the host
+  // (gpipe/schedule/offloads.h) where a faster choice fits then, or nothing without. No action
+  // waits for them. Devices that share a link to the host get equal parts of its bandwidth. Needs
+  // `make` or a model on the meta device.
   TORCH_ARG(ExplainOptions, machine) = {};
   // Offloads make the memory of the choice as low as they can, although it fits without, and its
   // step at most so much longer (0.05: 5 %). A faster choice that fits only with offloads is then

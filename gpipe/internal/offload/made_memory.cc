@@ -6,16 +6,27 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "gpipe/internal/operators/gathering.h"
+#include "gpipe/internal/threads/stage_work.h"
 
 namespace gpipe::internal {
 namespace {
 
 thread_local MadeMemory* current = nullptr;
+
+// What sees the operators of which stage, for threads of autograd's engine. The stage's thread
+// waits while they run a node. The mutex also lets only one of them tell what its operators are
+// given.
+std::mutex mutex;
+std::unordered_map<const StageWork*, MadeMemory*>& of_stages() {
+  static auto* const made = new std::unordered_map<const StageWork*, MadeMemory*>();
+  return *made;  // threads outlive statics
+}
 
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
@@ -55,25 +66,56 @@ struct MadeMemoryHooks {
   }
   template <typename Values>
   static void note(const Values& values, bool are_made) {
+    if (current == nullptr) {
+      if (!are_made) see_on_autograd_thread(values);
+      return;
+    }
     // What norms gather is added up with what they gather in other cells.
-    if (current == nullptr || GatheringScope::is_open()) return;
+    if (GatheringScope::is_open()) return;
     for (const c10::IValue& value : values) {
       for_each_tensor(value, [&](const at::Tensor& tensor) { current->note(tensor, are_made); });
+    }
+  }
+  // The operators that a custom function or a hook of a stage's backward calls.
+  template <typename Values>
+  static void see_on_autograd_thread(const Values& values) {
+    const StageWork* const work = StageWork::current();
+    if (work == nullptr) return;
+    const std::lock_guard lock(mutex);
+    const auto found = of_stages().find(work);
+    if (found == of_stages().end()) return;
+    for (const c10::IValue& value : values) {
+      for_each_tensor(value, [&](const at::Tensor& tensor) {
+        if (!tensor.defined() || !tensor.has_storage()) return;
+        found->second->on_other_(tensor.storage().unsafeGetStorageImpl());
+      });
     }
   }
 };
 
 MadeMemory::Scope::Scope(MadeMemory& made)
     : former_(std::exchange(current, &made)),
+      work_(StageWork::current()),
       handle_(at::addThreadLocalCallback(
           at::RecordFunctionCallback(&MadeMemoryHooks::begin, &MadeMemoryHooks::end)
               .needsInputs(true)
               .needsOutputs(true)
-              .scopes({at::RecordScope::FUNCTION}))) {}
+              .scopes({at::RecordScope::FUNCTION}))) {
+  if (work_ == nullptr) return;
+  const std::lock_guard lock(mutex);
+  former_of_work_ = std::exchange(of_stages()[work_], &made);
+}
 
 MadeMemory::Scope::~Scope() {
   at::removeCallback(handle_);
   current = former_;
+  if (work_ == nullptr) return;
+  const std::lock_guard lock(mutex);
+  if (former_of_work_ != nullptr) {
+    of_stages()[work_] = former_of_work_;
+  } else {
+    of_stages().erase(work_);
+  }
 }
 
 void MadeMemory::note(const at::Tensor& tensor, bool is_made) {

@@ -17,6 +17,8 @@
 
 namespace gpipe::internal {
 
+class StageWork;
+
 using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 
 // Notes storages without keeping them alive. A storage was made here if an operator returned it
@@ -33,13 +35,14 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 class MadeMemory {
  public:
   // Called before an operator is given a storage that was neither made here nor given to one
-  // before. What it throws is lost.
+  // before; on autograd's threads, before it is given any. What it throws is lost.
   using OnOther = std::function<void(const c10::StorageImpl*)>;
 
   MadeMemory(c10::Device device, OnOther on_other)
       : device_(device), on_other_(std::move(on_other)) {}
 
-  // While it lives, operators on this thread are seen. Scopes nest: the inner one sees.
+  // While it lives, operators on this thread are seen. Scopes nest: the inner one sees. On threads
+  // on which autograd runs a node for this thread's stage, only what operators are given is seen.
   class Scope {
    public:
     explicit Scope(MadeMemory& made);
@@ -49,7 +52,9 @@ class MadeMemory {
 
    private:
     MadeMemory* const former_;
+    const StageWork* const work_;
     const uint64_t handle_;
+    MadeMemory* former_of_work_ = nullptr;
   };
 
   // The tensor's storage is not among those that held() returns, whatever made it.

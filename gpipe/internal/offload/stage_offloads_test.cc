@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/allocator.h"
@@ -165,6 +166,20 @@ TEST_F(StageOffloadsTest, AnAccessMeanwhileIsAnError) {
 TEST_F(StageOffloadsTest, WhatAnotherCellUsesComesBackAndThenStays) {
   const at::Tensor want = on_host(square(2).mm(weight_.detach()) + 1);
   enum Moment { kOnItsWay, kAway, kOnItsWayBack };
+  bool own_stream = false;  // whether the layer uses it on a stream of its own
+  const auto use_it = [&](at::Tensor& member) {
+    const auto noted = offloads_->note(1);
+    if (!own_stream) {
+      member.add_(1);
+      return;
+    }
+    const c10::Stream stage = current_stream(testing::device(0));
+    const testing::OtherStreamsScope others;
+    const c10::Stream own = current_stream(testing::device(0));
+    follow(own, stage);
+    member.add_(1);
+    follow(stage, own);
+  };
   const auto run = [&](std::optional<Moment> use) {
     at::Tensor member;
     {
@@ -175,10 +190,7 @@ TEST_F(StageOffloadsTest, WhatAnotherCellUsesComesBackAndThenStays) {
     if (use != kOnItsWay) offloads_->offload(0);
     if (use == kOnItsWayBack) offloads_->reload(0);
     const bool was_away = !complaint_of(member).empty();
-    if (use) {
-      const auto noted = offloads_->note(1);
-      member.add_(1);
-    }
+    if (use) use_it(member);
     offloads_->depart({ActionKind::kForward, 0, 1}, {}, {});
     if (use == kOnItsWay) offloads_->offload(0);
     if (use) {
@@ -193,13 +205,16 @@ TEST_F(StageOffloadsTest, WhatAnotherCellUsesComesBackAndThenStays) {
     begin();
     return was_away;
   };
-  for (const Moment moment : {kOnItsWay, kAway, kOnItsWayBack}) {
-    SCOPED_TRACE(moment);
-    EXPECT_EQ(run(moment), moment != kOnItsWay);
-    EXPECT_FALSE(run(kAway)) << "it stays from the first on";
-    EXPECT_FALSE(run(kAway));
-    EXPECT_FALSE(run(std::nullopt)) << "that no cell uses it any more is known behind this run";
-    EXPECT_TRUE(run(std::nullopt));
+  for (const bool own : {false, true}) {
+    own_stream = own;
+    for (const Moment moment : {kOnItsWay, kAway, kOnItsWayBack}) {
+      SCOPED_TRACE(std::to_string(moment) + (own ? ", on a stream of its own" : ""));
+      EXPECT_EQ(run(moment), moment != kOnItsWay);
+      EXPECT_FALSE(run(kAway)) << "it stays from the first on";
+      EXPECT_FALSE(run(kAway));
+      EXPECT_FALSE(run(std::nullopt)) << "that no cell uses it any more is known behind this run";
+      EXPECT_TRUE(run(std::nullopt));
+    }
   }
 }
 

@@ -290,7 +290,10 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
-    if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
+    if (cell.loss) {
+      const auto noted = note_made(run.offloads, index_, micro_batch);
+      gradients = backward.run_loss(std::move(gradients), *cell.loss);
+    }
     // If no gradient arrived, the loss does not use this branch, and a recompute would be useless.
     if (any_defined(gradients) && cell.recompute && !cell.recompute->done) {
       cell.graph = recompute(run, micro_batch, *cell.recompute);
@@ -298,8 +301,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result;
   try {
-    const auto noted =
-        task.part == BackwardPart::kInputs ? note_made(run.offloads, index_, micro_batch) : nullptr;
+    const auto noted = note_made(run.offloads, index_, micro_batch);
     result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
                                  backward, running_layer_);
   } catch (...) {

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -319,6 +320,79 @@ TEST_F(OffloadTest, AMaskForAllMicroBatches) {
     for (int step = 0; step < 3; ++step) {
       const Tensors want = plain.train(without_offloads(low));
       EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+    }
+  }
+}
+
+// Multiplies the gradient by a tensor that no operator of a forward is given.
+struct ScalesGradients : torch::autograd::Function<ScalesGradients> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& scale) {
+    context->save_for_backward({scale});
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * context->get_saved_variables()[0], at::Tensor()};
+  }
+};
+
+// A function that is called for each micro-batch. It makes a mask in a step's first one, and only
+// backwards use it.
+std::function<at::Tensor(at::Tensor)> with_a_mask_for_backwards(bool by_hook) {
+  return [by_hook, mask = at::Tensor(), calls = 0](const at::Tensor& x) mutable {
+    if (!is_recomputing() && calls++ % kMicroBatches == 0) {
+      mask = x.detach().gt(0).to(at::kFloat);
+    }
+    if (!by_hook) return ScalesGradients::apply(x, mask);
+    at::Tensor y = x.clone();
+    if (y.requires_grad()) y.register_hook([mask = mask](at::Tensor g) { return g * mask; });
+    return y;
+  };
+}
+
+TEST_F(OffloadTest, AMaskThatOnlyBackwardsUse) {
+  for (const Schedule& low : away_while_others_compute()) {
+    for (const bool by_hook : {false, true}) {
+      for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+        SCOPED_TRACE(low.to_text() + (by_hook ? "hook " : "function ") + to_text(mode));
+        const auto subject = [&] {
+          testing::manual_seed(4);
+          const auto first = std::make_shared<torch::nn::LinearImpl>(kSide, kSide);
+          torch::nn::Sequential layers = behind(first);
+          layers->push_back(
+              testing::layer<at::Tensor, at::Tensor>(with_a_mask_for_backwards(by_hook)));
+          return Subject(mode, layers);
+        };
+        Subject plain = subject(), moved = subject();
+        for (int step = 0; step < 3; ++step) {
+          const Tensors want = plain.train(without_offloads(low));
+          EXPECT_EQ(complaint_of([&] { EXPECT_THAT(moved.train(low), EqualsBitwise(want)); }), "");
+        }
+      }
+    }
+  }
+}
+
+// The loss may have the mask, and a graph of its own.
+TEST_F(OffloadTest, AMaskThatOnlyBackwardsOfTheLossUse) {
+  for (const Schedule& low : away_while_others_compute()) {
+    for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+      SCOPED_TRACE(low.to_text() + to_text(mode));
+      Subject plain(mode), moved(mode);
+      const auto loss = [] {
+        return [masked = with_a_mask_for_backwards(/*by_hook=*/true)](const Tensors& outputs,
+                                                                      const Tensors& /*targets*/) {
+          return masked(outputs[0]).pow(2).mean();
+        };
+      };
+      const LossFn of_plain = loss(), of_moved = loss();
+      for (int step = 0; step < 3; ++step) {
+        const Tensors want = plain.train(without_offloads(low), of_plain);
+        EXPECT_EQ(
+            complaint_of([&] { EXPECT_THAT(moved.train(low, of_moved), EqualsBitwise(want)); }),
+            "");
+      }
     }
   }
 }
