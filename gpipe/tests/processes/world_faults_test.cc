@@ -727,13 +727,14 @@ class Judge {
   }
 
   // Whether rank 0 had been told of a fault and had ended, and its store with it, before this rank
-  // came, which was late. Such a rank can say only that it finds no store, or that it cannot
-  // connect to the others.
+  // came. It is late by a fault of its own, or because the machine is busy while another rank dies
+  // early. Such a rank can say only that it finds no store, or that it cannot connect to the
+  // others.
   bool came_too_late(int64_t rank, const Line& line) const {
     const bool was_late =
         std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Planned& fault) {
-          return fault.rank == rank && fault.kind == Kind::kLate &&
-                 fault.phase == Phase::kConnecting;
+          return fault.phase == Phase::kConnecting &&
+                 (fault.kind == Kind::kLate ? fault.rank == rank : loss_of(fault.rank) != nullptr);
         });
     const bool finds_nobody = line.text.find("found no store") != std::string::npos ||
                               line.text.find("cannot connect") != std::string::npos;
