@@ -34,6 +34,22 @@ using internal::Packet;
 using internal::Pass;
 using internal::ValueKind;
 
+namespace {
+
+// Whether the input is divided among the micro-batches. If it is the same for all of them, throws
+// c10::ValueError if replicas would need its gradient.
+bool is_divided(size_t number, const at::Tensor& input, const std::vector<int64_t>& shared,
+                bool trains_replicas) {
+  if (!is_shared(shared, number)) return true;
+  TORCH_CHECK_VALUE(
+      !trains_replicas || !input.requires_grad(), "input ", number,
+      " is the same for all micro-batches (GPipeOptions::shared_inputs) and requires a gradient, "
+      "of which each replica would get its own part; make it a parameter of the model");
+  return false;
+}
+
+}  // namespace
+
 std::string GPipeImpl::call_name(const char* what) const {
   return what + (" of pipeline " + std::to_string(number_));
 }
@@ -66,13 +82,8 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                       "process ",
                       pipeline_->process_of_first_stage(), ": give it there, and here none");
     check_no_way_behind("input", k, inputs[k], needs_record);
-    const bool shared = is_shared(shared_inputs_, k);
-    TORCH_CHECK_VALUE(
-        world_.replicas() == 1 || !needs_record || !shared || !inputs[k].requires_grad(), "input ",
-        k,
-        " is the same for all micro-batches (GPipeOptions::shared_inputs) and requires a gradient, "
-        "of which each replica would get its own part; make it a parameter of the model");
-    some = some || !shared;
+    const bool trains_replicas = needs_record && world_.replicas() > 1;
+    some = is_divided(k, inputs[k], shared_inputs_, trains_replicas) || some;
   }
   int64_t rows = some ? batch_size(inputs, "input", shared_inputs_) : -1;
   std::optional<uint64_t> seed;
