@@ -194,7 +194,7 @@ tests() {
   fi
   local test
   for test in world_nccl world_devices world_programs; do
-    row "${test}" 240 '"summary": true.*' "${run}" "${rules[@]}" "--only=*${test}_cuda_test"
+    row "${test}" 240 '"passed": [0-9]+, "failed": [0-9]+, "skipped": [0-9]+' "${run}" "${rules[@]}" "--only=*${test}_cuda_test"
   done
 }
 
