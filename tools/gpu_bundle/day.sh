@@ -173,8 +173,11 @@ four_processes 4 --stages=4
 zb_v 2 --stages=4 --schedule=zb-v
 replicas_and_zero 4 --replicas=2 --stages=2 --zero
 END
-  launched 2 saved_by_two 120 "${hash}" "${tiny[@]}" --stages=2 --stop_at=6 "--save=${folder}/saved"
-  row resumed_by_one 120 "${hash}" "${run}" "${tiny[@]}" --stages=1 "--resume=${folder}/saved" && same resumed_by_one
+  if launched 2 saved_by_two 120 "${hash}" "${tiny[@]}" --stages=2 --stop_at=6 "--save=${folder}/saved"; then
+    row resumed_by_one 120 "${hash}" "${run}" "${tiny[@]}" --stages=1 "--resume=${folder}/saved" && same resumed_by_one
+  else
+    left_out resumed_by_one "saved_by_two failed"
+  fi
   rm -rf "${folder}/saved"
   # After one rank is killed, all other processes must end by themselves. If one hung, the time
   # limit would end this row with FAILED (124).
@@ -200,7 +203,7 @@ tests() {
 
 speed() {
   write_text
-  local shape name blocks width heads length=1024 batch=32 steps=20
+  local shape other theirs name blocks width heads length=1024 batch=32 steps=20
   local shapes=("124M 12 768 12" "350M 24 1024 16")
   [[ ${kind} == cuda ]] || shapes=("tiny 2 64 2") length=64 batch=8 steps=4
   for shape in "${shapes[@]}"; do
@@ -221,8 +224,11 @@ speed() {
     has_torch "${name}_pytorch" "${name}_torch_compile" "${name}_pipelining_2" || continue
     [[ -n ${said:-} ]] || note version_of_torch "${torch}, of ${python}" 0
     local said=1
-    row "${name}_begin" 60 'parameters [0-9a-f]{16}' "${run}" "${ours[@]}" --steps=0 --stages=1 "--save=${folder}/begin"
-    local theirs=("${python}" "${here}/language_model.py" "--begin=${folder}/begin" "${common[@]}" "--steps=${steps}"
+    if ! row "${name}_begin" 60 'parameters [0-9a-f]{16}' "${run}" "${ours[@]}" --steps=0 --stages=1 "--save=${folder}/begin"; then
+      for other in pytorch torch_compile pipelining_2; do left_out "${name}_${other}" "${name}_begin failed"; done
+      continue
+    fi
+    theirs=("${python}" "${here}/language_model.py" "--begin=${folder}/begin" "${common[@]}" "--steps=${steps}"
       "--every=$((steps / 2))" "--device=${device}")
     local layers=$((2 * blocks + 3))
     row "${name}_pytorch" 120 "${rate}" "${theirs[@]}" "--balance=${layers}"

@@ -120,6 +120,10 @@ has "${out}/speed/table.md" "| tiny_torch_compile | left out: false has no torch
 # Failures.
 FAILS=--stages=2 day 1 --device=cpu processes
 has "${out}/processes/table.md" "| two_processes_host | FAILED (3); error: the cause |"
+has "${out}/processes/table.md" "| resumed_by_one | left out: saved_by_two failed | 0 |"
+FAILS=--steps=0 day 1 "--python=${tools}/python" --device=cpu speed
+whole "${out}/speed/table.md" 10
+has "${out}/speed/table.md" "| tiny_pipelining_2 | left out: tiny_begin failed | 0 |"
 PRINTS_NOTHING=--stages=1 day 1 --device=cpu processes
 has "${out}/processes/table.md" "| one_process | FAILED: it ended well without 'parameters [0-9a-f]{16}'; it wrote nothing |"
 lacks "${out}/processes/table.md" compared
