@@ -20,6 +20,12 @@ check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
 check "browser" bash -c "source tools/packages.sh && ensure_packages tools/ci/browser-packages.txt"
 
+# A GPU test that is not in the bundle does not run on a machine that has only the bundle. Bazel
+# cannot query this within a test.
+# shellcheck disable=SC2016 # the inner shell replaces them
+check "GPU tests of the bundle" bash -c 'missing="$("$1" query "$2")" && echo "missing: ${missing:-none}" && [[ -z ${missing} ]]' check "${bazel}" \
+  'attr(tags, requires-gpu-nvidia, kind(cc_test, //...)) except deps(//tools/gpu_bundle)'
+
 # The browser's test is skipped if there is no browser. Kernels are compiled by nvcc, if there is
 # one. Lint follows.
 if in_time 11 "browser"; then

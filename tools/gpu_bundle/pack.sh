@@ -33,7 +33,7 @@ if [[ ${output} != *.tar.xz || ! -d $(dirname "${output}") || ! -w $(dirname "${
 fi
 [[ ${most_mib} =~ ^[1-9][0-9]*$ ]] || { echo "error: --most_mib=${most_mib}: give a whole number" >&2 && exit 2; }
 
-without_kernels=0
+without_kernels=0 programs=0
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
 root="${scratch}/gpipe_gpu"
@@ -64,6 +64,7 @@ for argument in "${arguments[@]:1}"; do
     install -m 755 "${program}" "${root}/${program##*/}"
     continue
   fi
+  programs=$((programs + 1))
   # The names of tests have their path, because several folders have a device_cuda_test.
   if [[ ${kind} == *test || ${kind} == multi_gpu ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
   name="${kind}/${name}"
@@ -96,7 +97,7 @@ if [[ ${bytes} -gt $((most_mib << 20)) ]]; then
 fi
 mv "${scratch}/archive" "${output}"
 printf 'written: %s, %d.%d MiB, %d programs for LibTorch %s\n' "${output}" $((bytes >> 20)) \
-  $(((bytes & 1048575) * 10 >> 20)) $((${#arguments[@]} - 1)) "${version}"
+  $(((bytes & 1048575) * 10 >> 20)) "${programs}" "${version}"
 if [[ ${without_kernels} -gt 0 ]]; then
   echo "note: no CUDA Toolkit compiled the kernels of ${without_kernels} programs. Their tests of order, which must keep a stream busy, will fail on a GPU: set CUDA_HOME, or put nvcc on PATH, and pack again (docs/gpu_runners.md)"
 fi

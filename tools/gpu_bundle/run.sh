@@ -158,6 +158,35 @@ quoted() {
 # shellcheck disable=SC2053 # a pattern
 matches() { [[ $2 == $1 || ${2#*/} == $1 ]]; }
 
+# limited LOG COMMAND...: runs a command for the time limit at most. `timeout` makes a process group
+# of its own, so a signal that ends this script would leave the command running, on the GPU too.
+# Therefore the signal is passed on, and then only the summary follows.
+ended="" child=""
+# shellcheck disable=SC2317 # the traps call it
+end() {
+  ended="$1"
+  [[ -z ${child} ]] || kill -TERM "${child}" 2>/dev/null
+}
+trap 'end SIGTERM' TERM
+trap 'end SIGINT' INT
+trap 'end SIGHUP' HUP
+limited() {
+  local log="$1" code
+  # Bash has commands that it runs in the background ignore SIGINT.
+  env --default-signal=INT,QUIT timeout --kill-after=10 "${timeout}" "${@:2}" >"${log}" 2>&1 &
+  child=$!
+  [[ -z ${ended} ]] || kill -TERM "${child}"
+  wait "${child}"
+  code=$?
+  # A signal interrupts `wait`.
+  while kill -0 "${child}" 2>/dev/null; do
+    wait "${child}"
+    code=$?
+  done
+  child=""
+  return "${code}"
+}
+
 passed=0 failed=0 skipped=0 ran=0
 run_one() { # KIND PROGRAM ARGUMENTS...
   local kind="$1" program="$2" label report log code begin good bad left
@@ -165,7 +194,7 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   label="$(basename "${program}")" report="${output}/${label}.json" log="${output}/${label}.log"
   rm -f "${report}"
   begin="$(date +%s)"
-  timeout --kill-after=10 "${timeout}" "${program}" "$@" >"${log}" 2>&1
+  limited "${log}" "${program}" "$@"
   code=$?
   good=0 bad=0 left=0
   if [[ ${kind} == test && -s ${report} ]]; then
@@ -190,7 +219,7 @@ list_one() { # PROGRAM
   local label log code begin left=0 bad=0
   label="$(basename "$1")" log="${output}/$(basename "$1").log"
   begin="$(date +%s)"
-  timeout --kill-after=10 "${timeout}" "./$1" --gtest_list_tests >"${log}" 2>&1
+  limited "${log}" "./$1" --gtest_list_tests
   code=$?
   left="$(grep -c '^  ' "${log}")"
   [[ ${code} -eq 0 && ${left} -gt 0 ]] || bad=1 left=0
@@ -224,6 +253,7 @@ all=(test/* gpu_test/* multi_gpu/*)
   for pattern in "${only[@]}"; do
     before="${ran}"
     for program in "${all[@]}"; do
+      [[ -z ${ended} ]] || break 2
       if matches "${pattern}" "${program}"; then
         [[ -n ${done_already[${program}]:-} ]] || run_any "${program}"
         done_already[${program}]=1 before=-1
@@ -236,8 +266,9 @@ all=(test/* gpu_test/* multi_gpu/*)
     "${device}" "$(quoted "${gpus}")" "${found}" "${ran}" "${passed}" "${failed}" "${skipped}"
   [[ ${device} == cpu || -n ${gpus} ]] ||
     echo "error: nvidia-smi lists no GPU, and on cuda a skipped test is a failure; --device=cpu shows that the bundle is whole" >&2
-  [[ ${failed} -eq 0 ]]
-} > >(tee "${output}/summary.json")
+  [[ -z ${ended} ]] || echo "error: ended by ${ended}; what did not run is not in the summary" >&2
+  [[ ${failed} -eq 0 && -z ${ended} ]]
+} > >(trap '' TERM INT HUP && exec tee "${output}/summary.json")
 code=$?
 wait
 exit "${code}"
