@@ -187,11 +187,10 @@ TEST(SharedInputs, MistakesAreNamed) {
   };
   EXPECT_THAT(message_of([&] { make({-1}); }), HasSubstr("counted from 0, got [-1]"));
   EXPECT_THAT(message_of([&] { make({1, 1}); }), HasSubstr("names an input twice, got [1, 1]"));
-  EXPECT_THAT(
-      message_of([&] {
-        make({2})->forward({data.x, data.mask});
-      }),
-      HasSubstr("there are 2 tensors of input, and shared_inputs names number 2"));
+  EXPECT_THAT(message_of([&] {
+                make({2})->forward({data.x, data.mask});
+              }),
+              HasSubstr("there are 2 tensors of input, and shared_inputs names number 2"));
   EXPECT_THAT(message_of([&] {
                 make({0, 1})->forward({data.x, data.mask});
               }),
