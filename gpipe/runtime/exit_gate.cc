@@ -66,7 +66,7 @@ bool shut_exit_gate(std::chrono::milliseconds patience) {
   for_exit_thread = true;
   if (shut.exchange(true)) return true;  // an earlier call has already waited
   bool (*const prepare)() = preparation.load();
-  const bool is_waited_for = prepare != nullptr && prepare();
+  const bool is_waited_for = depth == 0 && prepare != nullptr && prepare();
   const int64_t own = depth > 0 || is_waited_for ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + patience;
   // The loop uses no condition variable, because every worker would have to notify it in every

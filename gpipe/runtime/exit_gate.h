@@ -43,9 +43,9 @@ bool exiting();
 // of a static object may still use a pipeline.
 bool on_exiting_thread();
 
-// `prepare` is called by the thread that shuts the gate, before it waits. It returns whether a
-// thread at work waits for the calling thread, as a stage does for a thread that autograd uses on
-// its behalf. Then the gate does not wait for that stage. Null, the default: no.
+// `prepare` is called by a thread outside of a WorkScope that shuts the gate, before it waits. It
+// returns whether a thread at work waits for the calling thread, as a stage does for a thread that
+// autograd uses on its behalf. Then the gate does not wait for one thread. Null, the default: no.
 void set_exit_preparation(bool (*prepare)());
 
 // This function is the handler that shut_at_exit() registers. It shuts the gate and waits, no

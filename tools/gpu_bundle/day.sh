@@ -21,7 +21,7 @@ Pieces, in their order:
                     default: day beside this script
   --minutes=N       of each piece: a command that would begin later is left out, one that runs then is ended
   --timeout=SECONDS of each command, where its own time limit is longer
-  --python=PROGRAM  a Python with the bundle's version of torch. Without one its rows say that they were left out
+  --python=PROGRAM  a Python with torch, best of the bundle's version. Without torch its rows say that they were left out
 
 The exit code is 0 if no command failed. What was left out did not fail, and is in the table.
 END
@@ -44,7 +44,7 @@ for word; do
     *) fail "${word}: there are --device, --output, --minutes, --timeout, --python, and the pieces processes, tests, speed, graphs" ;;
   esac
 done
-[[ ${device} == cpu || ${device} =~ ^cuda:[0-9]+$ ]] || fail "--device=${device}: give cpu or a GPU such as cuda:0"
+[[ ${device} == cpu || ${device} =~ ^cuda:(0|[1-9][0-9]*)$ ]] || fail "--device=${device}: give cpu or a GPU such as cuda:0"
 [[ ${minutes} =~ ^[1-9][0-9]*$ ]] || fail "--minutes=${minutes}: give a whole number"
 [[ ${timeout} =~ ^[1-9][0-9]*$ ]] || fail "--timeout=${timeout}: give seconds"
 [[ ${#pieces[@]} -gt 0 ]] || fail "no piece is given: processes, tests, speed, graphs"
@@ -66,7 +66,11 @@ if [[ ${kind} == cuda ]]; then
   fi
   export CUDA_VISIBLE_DEVICES="${number}"
   device=cuda:0
-  gpu="$(nvidia-smi -i "${number}" --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null)" || gpu="unknown to nvidia-smi"
+  # nvidia-smi counts GPUs by their place on the bus; CUDA does only if it is told to.
+  gpu="name unknown: CUDA_VISIBLE_DEVICES was set without CUDA_DEVICE_ORDER=PCI_BUS_ID"
+  if [[ ${number} == GPU-* || ${CUDA_DEVICE_ORDER:-} == PCI_BUS_ID ]]; then
+    gpu="$(nvidia-smi -i "${number}" --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null)" || gpu="unknown to nvidia-smi"
+  fi
 fi
 mkdir -p "${output}" || fail "--output=${output} cannot be written"
 output="$(cd "${output}" && pwd)"

@@ -135,7 +135,7 @@ if [[ -n ${name} ]]; then
   if [[ -x ${program} ]]; then
     [[ ${program} != *test/* && ${program} != multi_gpu/* ]] || under_rules
     cd "${OLDPWD}" || exit 1
-    [[ -z ${timeout} ]] || exec timeout --kill-after=10 "${timeout}" "${here}/${program}" "$@"
+    [[ -z ${timeout} ]] || exec timeout --kill-after=5 "${timeout}" "${here}/${program}" "$@"
     exec "${here}/${program}" "$@"
   fi
   fail "there is no program ${name}: $(printf '%s ' test/* gpu_test/* multi_gpu/* benchmark/* program/*)"
@@ -173,7 +173,7 @@ trap 'end SIGHUP' HUP
 limited() {
   local log="$1" code
   # Bash has commands that it runs in the background ignore SIGINT.
-  env --default-signal=INT,QUIT timeout --kill-after=10 "${timeout}" "${@:2}" >"${log}" 2>&1 &
+  env --default-signal=INT,QUIT timeout --kill-after=5 "${timeout}" "${@:2}" >"${log}" 2>&1 &
   child=$!
   [[ -z ${ended} ]] || kill -TERM "${child}"
   wait "${child}"

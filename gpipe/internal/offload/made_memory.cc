@@ -19,9 +19,8 @@ namespace {
 
 thread_local MadeMemory* current = nullptr;
 
-// What sees the operators of which stage, for threads of autograd's engine. The stage's thread
-// waits while they run a node. The mutex also lets only one of them tell what its operators are
-// given.
+// What sees the operators of which stage, for threads of autograd's engine, which run nodes on its
+// behalf. The stage's thread stays in the engine, and so in its Scope, until they have run.
 std::mutex mutex;
 std::unordered_map<const StageWork*, MadeMemory*>& of_stages() {
   static auto* const made = new std::unordered_map<const StageWork*, MadeMemory*>();
@@ -81,13 +80,17 @@ struct MadeMemoryHooks {
   static void see_on_autograd_thread(const Values& values) {
     const StageWork* const work = StageWork::current();
     if (work == nullptr) return;
-    const std::lock_guard lock(mutex);
-    const auto found = of_stages().find(work);
-    if (found == of_stages().end()) return;
+    MadeMemory* made = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      const auto found = of_stages().find(work);
+      if (found == of_stages().end()) return;
+      made = found->second;
+    }
     for (const c10::IValue& value : values) {
       for_each_tensor(value, [&](const at::Tensor& tensor) {
         if (!tensor.defined() || !tensor.has_storage()) return;
-        found->second->on_other_(tensor.storage().unsafeGetStorageImpl());
+        made->on_other_(tensor.storage().unsafeGetStorageImpl());
       });
     }
   }

@@ -35,7 +35,8 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 class MadeMemory {
  public:
   // Called before an operator is given a storage that was neither made here nor given to one
-  // before; on autograd's threads, before it is given any. What it throws is lost.
+  // before; on autograd's threads, before it is given any. Several threads may call it at once.
+  // What it throws is lost.
   using OnOther = std::function<void(const c10::StorageImpl*)>;
 
   MadeMemory(c10::Device device, OnOther on_other)

@@ -154,6 +154,7 @@ std::vector<MadeMemory::Made> StageOffloads::movable(int64_t micro_batch) {
 
 // A cell is about to use what may be another one's.
 void StageOffloads::keep_here(const c10::StorageImpl* storage) {
+  const std::lock_guard<std::mutex> lock(keeping_);
   const auto found = origins_.find(storage);
   if (found == origins_.end()) return;
   const Place place = found->second.place;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -51,7 +52,8 @@ std::unique_ptr<MadeMemory::Scope> note_made(const Offloads* offloads, int64_t s
 //
 // Pinned memory of the host is kept between runs.
 //
-// Thread-safety: none; only one thread at a time works on a stage.
+// Thread-safety: none; only one thread at a time works on a stage. In a backward autograd's threads
+// run its nodes at the same time, whose operators are seen, too (keep_here()).
 class StageOffloads {
  public:
   // Storages of fewer bytes stay on the device.
@@ -121,7 +123,7 @@ class StageOffloads {
 
   MadeMemory seen_here();
   std::vector<MadeMemory::Made> movable(int64_t micro_batch);
-  void keep_here(const c10::StorageImpl* storage);
+  void keep_here(const c10::StorageImpl* storage);  // thread-safe beside itself
   void bring_back(const Cell& cell, Moving& moving);
   bool may_go(const c10::StorageImpl& storage) const;
   bool is_unchanged(const Moving& moving) const;
@@ -134,6 +136,7 @@ class StageOffloads {
   void begin_copy_back(const Moving& moving) const;
   void give_memory(Moving& moving) const;
 
+  std::mutex keeping_;  // held by keep_here()
   const c10::Device device_;
   const c10::Stream to_host_;
   const c10::Stream to_device_;

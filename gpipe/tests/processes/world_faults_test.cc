@@ -728,17 +728,19 @@ class Judge {
 
   // Whether rank 0 had been told of a fault and had ended, and its store with it, before this rank
   // came. It is late by a fault of its own, or because the machine is busy while another rank dies
-  // early. Such a rank can say only that it finds no store, or that it cannot connect to the
-  // others.
+  // early. A rank that never found the store can say only that; one that is late by its fault may
+  // have found it, and then says that it cannot connect to the others.
   bool came_too_late(int64_t rank, const Line& line) const {
-    const bool was_late =
+    const auto has = [&](const char* text) { return line.text.find(text) != std::string::npos; };
+    const bool too_late =
         std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Planned& fault) {
-          return fault.phase == Phase::kConnecting &&
-                 (fault.kind == Kind::kLate ? fault.rank == rank : loss_of(fault.rank) != nullptr);
+          if (fault.phase != Phase::kConnecting) return false;
+          if (fault.kind != Kind::kLate) {
+            return loss_of(fault.rank) != nullptr && has("found no store");
+          }
+          return fault.rank == rank && (has("found no store") || has("cannot connect"));
         });
-    const bool finds_nobody = line.text.find("found no store") != std::string::npos ||
-                              line.text.find("cannot connect") != std::string::npos;
-    return was_late && finds_nobody && of(0).is_done && of(0).done < line.when;
+    return too_late && of(0).is_done && of(0).done < line.when;
   }
 
   void judge_time(int64_t rank, const Line& line) {
