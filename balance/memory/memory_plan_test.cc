@@ -480,7 +480,7 @@ TEST(MemoryPlan, UpdatesOfStatisticsBehindAStepAreNotHeldDuringIt) {
   EXPECT_EQ(at_peak(plan.devices[1], MemoryUse::kData), 0);
 }
 
-TEST(MemoryPlan, UnderAutocastIsWithinTwoPercentOfWhatARealRunTakes) {
+TEST(MemoryPlan, UnderAutocastIsNearWhatARealRunTakes) {
   at::set_num_threads(1);
   const auto linears_and_relus = [] {
     nn::Sequential model;
@@ -507,7 +507,10 @@ TEST(MemoryPlan, UnderAutocastIsWithinTwoPercentOfWhatARealRunTakes) {
            {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
         for (const ScheduleGenerator& schedule :
              {ScheduleGenerator(&Schedule::one_f_one_b), ScheduleGenerator(&Schedule::gpipe)}) {
-          EXPECT_NEAR(planned_to_counted(c, mode, schedule), 1, 0.02)
+          // Products in bfloat16 take temporary memory of kernels, which depends on the processor
+          // (plan_uncertainty.cc): 3.7 % of these with AVX-512, none without.
+          const bool is_products = c.name == all.front().name && type == at::kBFloat16;
+          EXPECT_NEAR(planned_to_counted(c, mode, schedule), 1, is_products ? 0.05 : 0.02)
               << c.name << ", " << c10::toString(type) << ", mode " << to_text(mode);
         }
       }
