@@ -467,7 +467,7 @@ std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ran
       }
     }
   } catch (const StoreIsGone& error) {
-    // Rank 0 has died with its store, which this rank may notice before its control thread does.
+    // A store of rank 0 dies with it, and this rank may notice that before its control thread does.
     control_->throw_failure(store_name() + " is gone: " + error.what());
   }
   return values;

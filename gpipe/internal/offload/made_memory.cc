@@ -21,7 +21,7 @@ thread_local MadeMemory* current = nullptr;
 
 // What sees the operators of which stage, for threads of autograd's engine, which run nodes on its
 // behalf. The stage's thread stays in the engine, and so in its Scope, until they have run.
-std::mutex mutex;
+std::mutex mutex;  // guards of_stages(), and not what is in it
 std::unordered_map<const StageWork*, MadeMemory*>& of_stages() {
   static auto* const made = new std::unordered_map<const StageWork*, MadeMemory*>();
   return *made;  // threads outlive statics

@@ -14,8 +14,8 @@ namespace gpipe::internal {
 
 // Pointers of one kind of debug info must all point to a T, in the whole process.
 //
-// Thread-safety: none is needed. The thread that owns the pointer waits while autograd's threads,
-// which run a node on its behalf, look at it.
+// Thread-safety: none is needed. The thread that owns the pointer is in autograd's engine, and does
+// not change the pointer, while autograd's threads run a node on its behalf and look at it.
 template <c10::DebugInfoKind (*kind)(), typename T>
 class SeenByAutogradScope {
  public:
