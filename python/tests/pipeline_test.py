@@ -866,7 +866,7 @@ hidden = []
     [
         (ValueError, "gpipe.balance.balance_by_time(partitions", made(balance=[1])),
         (ValueError, "nn.Identity()", made(balance=[2, 0])),
-        (ValueError, "shared_inputs= names input 3", made(shared_inputs=[3])),
+        (ValueError, "shared_inputs names number 3", made(shared_inputs=[3])),
         (ValueError, "processes=", made(processes=[0, 1])),
         (ValueError, "partition 0 of the balance {-1, 3} has -1", made(balance=[-1, 3])),
         (TypeError, "balance must be a list of ints, not NoneType: None", made(balance=None)),
