@@ -32,7 +32,8 @@ struct FitOptions {
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
   TORCH_ARG(bool, zero_grad) = true;
   TORCH_ARG(bool, deferred_batch_norm) = false;
-  // The schedule of a training step. Default: Schedule::one_f_one_b.
+  // The schedule of a training step, with one stage on each device. Default:
+  // Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
 
   // Bytes to leave free on each device for what a plan cannot see: workspaces of kernels and the
@@ -88,9 +89,10 @@ struct Fit {
 // models takes seconds.
 //
 // Throws c10::ValueError for no devices, more devices than layers, a device without a byte, a
-// margin below 0 or not below every device's bytes, and chunks out of range. Throws as
-// memory_plan() does for the model or the mini-batch. Passes on what a layer throws, with the
-// layer's place. If a layer needs more than one row, give `chunks`.
+// margin below 0 or not below every device's bytes, chunks out of range, and a schedule with
+// several stages on a device. Throws as memory_plan() does for the model or the mini-batch. Passes
+// on what a layer throws, with the layer's place. If a layer needs more than one row, give
+// `chunks`.
 //
 // Example:
 //   Fit found = fit({[] { return models::unet(); }, {images}, {masks}, loss}, {22 * gib, 22 * gib},

@@ -33,7 +33,9 @@
 #include "gpipe/batch_size.h"
 #include "gpipe/chunk_sizes.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/schedule/schedule.h"
 #include "meta/meta_scope.h"
+#include "text/counted.h"
 #include "text/memory_size.h"
 
 namespace gpipe::balance {
@@ -125,6 +127,7 @@ class FitSearch {
       state_ += static_cast<double>(bytes_of({buffer}));
     }
     add_candidates();
+    check_schedule();
   }
 
   // Finds the fit with the shortest predicted step.
@@ -474,6 +477,19 @@ class FitSearch {
                       pieces_.size() < model_->size() ? absl::StrCat(pieces_.size()) : "",
                       pieces_.size() < model_->size() ? " may be separated" : "",
                       "; a device needs at least one: give fewer devices");
+  }
+
+  // Throws for a schedule with several stages on a device. Each would be planned as if it had the
+  // whole device. All candidates have the same stages, so one of them is enough.
+  void check_schedule() const {
+    if (!options_.schedule()) return;
+    const Schedule schedule =
+        options_.schedule()(static_cast<int64_t>(room_.size()), candidates_.front().micro_batches);
+    TORCH_CHECK_VALUE(schedule.workers() == schedule.stages(), "the schedule has ",
+                      schedule.stages(), " stages on ", text::counted(schedule.workers(), "device"),
+                      ", and fit() plans one stage on each device; give a schedule like that "
+                      "(1f1b or zb-h1, say), or call plan() (#include \"balance/plan.h\"), which "
+                      "also puts several stages on a device");
   }
 
   static int64_t excess(const Fit& fit) {

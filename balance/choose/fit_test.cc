@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/seed.h"
 #include "meta/meta_scope.h"
 #include "models/unet.h"
@@ -286,6 +287,10 @@ TEST(Fit, RefusesWhatCannotBe) {
   refuses({kMiB}, FitOptions().chunks({0}), "chunks has 0, expected 1 to the 64 rows");
   refuses({kMiB}, FitOptions().chunks({65}), "chunks has 65");
   refuses({kMiB, kMiB, kMiB, kMiB, kMiB}, {}, "5 devices were given, but the model has 4 layers");
+  refuses({kMiB, kMiB}, FitOptions().schedule(schedule_by_name("zb-v")),
+          "the schedule has 2 stages on 1 device, and fit() plans one stage on each device; give");
+  refuses(std::vector<int64_t>(4, kMiB), FitOptions().schedule(schedule_by_name("interleaved")),
+          "the schedule has 4 stages on 2 devices");
   Training training = linears(2);
   training.make = nullptr;
   EXPECT_THAT([&] { fit(training, {kMiB}); },
@@ -297,6 +302,15 @@ TEST(Fit, RefusesWhatCannotBe) {
   training.inputs = {at::empty({0, 8}, at::kMeta)};
   EXPECT_THAT([&] { fit(training, {kMiB}); },
               ThrowsMessage<c10::ValueError>(HasSubstr("the mini-batch has no rows")));
+}
+
+TEST(Largest, RefusesSeveralStagesOnADevice) {
+  EXPECT_THAT(
+      [] {
+        largest([](int64_t member) { return linears(member); }, 5, {kMiB, kMiB},
+                FitOptions().schedule(schedule_by_name("sequential")));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("the schedule has 2 stages on 1 device")));
 }
 
 TEST(Largest, IsTheLastThatFits) {

@@ -32,6 +32,7 @@
 #include "command/run.h"
 #include "command/wrap.h"
 #include "command/wrong_value.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "text/memory_size.h"
 
 namespace gpipe::balance {
@@ -126,6 +127,25 @@ void check_layers(const Settings& settings) {
       settings.model.title(), layers, one_layer_hint(layers)));
 }
 
+// Throws for a schedule with several stages on a device. Each would be planned as if it had the
+// whole device.
+void check_schedule(const Settings& settings) {
+  const size_t devices = settings.device_bytes.size();
+  const std::string& given = settings.schedule.name;
+  std::vector<std::string> good;
+  for (const NamedSchedule& named : named_schedules()) {
+    const bool one_each = named.shape == PlacementShape::kOneEach ||
+                          (named.shape == PlacementShape::kOneWorker && devices == 1);
+    if (one_each && named.name == given) return;
+    if (one_each) good.push_back(named.name);
+  }
+  throw command::wrong_value(
+      "schedule", given,
+      absl::StrFormat("it has several stages on a device, and fit plans one on each of the %d of "
+                      "--devices_gib; give %s, or use the command plan with --schedules=%s",
+                      devices, absl::StrJoin(good, ", "), given));
+}
+
 // Makes a family of one model, in which each micro-batch has the member's number of rows.
 void read_most_batch(Settings& settings) {
   const std::optional<int64_t> most = settings.most_batch;
@@ -177,6 +197,7 @@ void read_settings(Settings& settings, const CommandFace& face) {
   options.optimizer(parse_optimizer(settings.optimizer));
   settings.json = command::FileFlags().output("json", settings.json);
   check_layers(settings);
+  check_schedule(settings);
 }
 
 std::string seconds_text(double seconds) {

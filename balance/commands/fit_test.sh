@@ -23,6 +23,14 @@ expect_mistake "must be smaller than every device" "${tiny[@]}" --devices_gib=1,
 expect_mistake "is not a number from 1 to the 4 rows" "${tiny[@]}" --devices_gib=1 --chunks=2,5
 expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 --checkpoint=often
 expect_mistake "there is no schedule" "${tiny[@]}" --devices_gib=1 --schedule=zero
+# Several stages on a device would be planned as if each had a device of its own.
+for several in zb-v interleaved sequential; do
+  expect_mistake "--schedule=$several: it has several stages on a device, and fit plans one on each of the 2" \
+    "${tiny[@]}" --devices_gib=1,1 --schedule="$several"
+done
+expect_mistake "give gpipe, fill-drain, 1f1b, zb-h1, zb-h2, or use the command plan with --schedules=zb-v" \
+  "${tiny[@]}" --devices_gib=1,1,1 --schedule=zb-v
+expect_mistake "it has several stages on a device" --family='unet:*,2' --devices_gib=1,1 --schedule=v-half
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
 expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2
 expect_mistake "--step=0: give a number from 1" --family='unet:*,2' --devices_gib=1 --step=0
@@ -52,6 +60,11 @@ assert fit["batch"] == 4 and answer["fits"] and answer["checkpoint"] == "never"
 assert sum(answer["plan"]["balance"]) == 65 and len(answer["needed_bytes"]) == 2
 assert all(n <= r for n, r in zip(answer["needed_bytes"], answer["room_bytes"]))
 END
+
+"$program" "${tiny[@]}" --devices_gib=1,1 --schedule=zb-h1 >"$work/split.log" 2>&1 || fail "--schedule=zb-h1"
+grep -q "checkpoint never, zb-h1" "$work/split.log" || fail "not zb-h1: $(cat "$work/split.log")"
+"$program" "${tiny[@]}" --devices_gib=1 --schedule=sequential >"$work/plain.log" 2>&1 ||
+  fail "one device: $(cat "$work/plain.log")"
 
 # Under autocast the plan's text names the guard.
 "$program" "${tiny[@]}" --devices_gib=1,1 --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "--autocast"
