@@ -147,8 +147,11 @@ std::optional<WorstCase> worst_case_of(const Settings& settings,
   return worst_case(settings.model, with_progress(settings, interrupt, progress));
 }
 
+// What links between devices may hold, by device; not set without --links.
+using Links = std::optional<std::vector<LinkMemory>>;
+
 // Returns the plan as JSON, with the settings that it was made for.
-std::string json_of(const Settings& settings, const MemoryPlan& plan,
+std::string json_of(const Settings& settings, const MemoryPlan& plan, const Links& links,
                     const std::optional<WorstCase>& worst) {
   nlohmann::ordered_json json;
   json["model"] = settings.model.name;
@@ -158,13 +161,18 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan,
   json["schedule"] = settings.schedule.name;
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
+  if (links) {
+    for (const LinkMemory& each : *links) {
+      json["links"].push_back(
+          {{"message_bytes", each.ahead + each.waiting}, {"buffer_bytes", each.buffers}});
+    }
+  }
   add_json(worst, json);
   return json_text(json);
 }
 
 // What links may hold, as a paragraph.
-std::string link_text(const MemoryPlan& plan) {
-  const std::vector<LinkMemory> links = link_memory(plan.trace, plan.device_of_stage);
+std::string link_text(const std::vector<LinkMemory>& links) {
   int64_t most = 0;
   for (const LinkMemory& each : links) {
     most = std::max({most, each.ahead + each.waiting, each.buffers});
@@ -193,10 +201,12 @@ int run(const Settings& settings) {
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   const MemoryPlan memory_plan = plan(settings, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
-  if (settings.links) std::cout << link_text(memory_plan) << std::flush;
+  Links links;
+  if (settings.links) links = link_memory(memory_plan.trace, memory_plan.device_of_stage);
+  if (links) std::cout << link_text(*links) << std::flush;
   const std::optional<WorstCase> worst = worst_case_of(settings, interrupt);
   std::cout << to_text(worst) << std::flush;
-  command::write_result(settings.json, json_of(settings, memory_plan, worst));
+  command::write_result(settings.json, json_of(settings, memory_plan, links, worst));
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
       absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),

@@ -45,8 +45,17 @@ for device in plan["devices"]:
 END
 
 grep -q "Links between" "$work/out" && fail "links, unasked"
-"$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --links >"$work/links" 2>&1 || fail "--links"
+grep -q '"links"' "$work/plan.json" && fail "links in the JSON, unasked"
+"$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --links --json="$work/links.json" >"$work/links" 2>&1 ||
+  fail "--links"
 grep -q "^Links between GPUs" "$work/links" || fail "no links: $(cat "$work/links")"
+python3 - "$work/links.json" <<'END' || fail "the links in the JSON"
+import json, sys
+first, last = json.load(open(sys.argv[1]))["links"]
+assert first["message_bytes"] > 0 and last["message_bytes"] > 0, (first, last)
+# Each end of the two edges, one for each direction, has buffers of its own.
+assert first["buffer_bytes"] == last["buffer_bytes"] == (24 + 40) * 2**20, (first, last)
+END
 
 grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: $(cat "$work/out")"
 "$program" "${small[@]}" --device=cpu >"$work/cpu" 2>&1 || fail "a plan for the CPU"
