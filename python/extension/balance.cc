@@ -99,13 +99,16 @@ struct Loss {
 };
 
 std::string profile(const Layers& layers, py::handle sample, const std::string& name, int64_t rows,
-                    double timeout, bool split, int64_t cpu_threads) {
+                    double timeout, bool split, int64_t cpu_threads,
+                    const std::vector<int64_t>& shared_inputs, bool deferred_batch_norm) {
   const Tensors inputs = tensors_of_argument(sample, "sample");
   auto options = balance::ProfileOptions()
                      .micro_batch_rows(rows)
                      .timeout(timeout)
                      .split(split)
                      .cpu_threads(cpu_threads)
+                     .shared_inputs(shared_inputs)
+                     .deferred_batch_norm(deferred_batch_norm)
                      .after_each_layer(look_for_ctrl_c);
   return with_model(layers, [&](const torch::nn::Sequential& model) {
     return to_json(balance::SavedProfile{name, balance::profile(model, inputs, options)});
@@ -114,13 +117,15 @@ std::string profile(const Layers& layers, py::handle sample, const std::string& 
 
 std::vector<int64_t> by_time(int64_t partitions, const Layers& layers, py::handle sample,
                              double timeout, int64_t cpu_threads, bool recompute,
-                             const std::vector<double>& slowness) {
+                             const std::vector<double>& slowness,
+                             const std::vector<int64_t>& shared_inputs) {
   const Tensors inputs = tensors_of_argument(sample, "sample");
   const auto options = balance::TimeOptions()
                            .timeout(timeout)
                            .cpu_threads(cpu_threads)
                            .recompute(recompute)
                            .slowness(slowness)
+                           .shared_inputs(shared_inputs)
                            .progress([](const balance::TimeProgress&) { look_for_ctrl_c(); });
   return with_model(layers, [&](const torch::nn::Sequential& model) {
     return balance::balance_by_time(partitions, model, inputs, options);
@@ -128,9 +133,11 @@ std::vector<int64_t> by_time(int64_t partitions, const Layers& layers, py::handl
 }
 
 std::vector<int64_t> by_size(int64_t partitions, const Layers& layers, py::handle sample,
-                             int64_t chunks, double param_scale) {
+                             int64_t chunks, double param_scale,
+                             const std::vector<int64_t>& shared_inputs) {
   const Tensors inputs = tensors_of_argument(sample, "sample");
-  const auto options = balance::SizeOptions().chunks(chunks).param_scale(param_scale);
+  const auto options =
+      balance::SizeOptions().chunks(chunks).param_scale(param_scale).shared_inputs(shared_inputs);
   return with_model(layers, [&](const torch::nn::Sequential& model) {
     return balance::balance_by_size(partitions, model, inputs, options);
   });
@@ -149,13 +156,16 @@ py::tuple to_tuple(const balance::MemoryPlan& plan) {
 py::tuple plan_memory(const Layers& layers, py::handle input, const py::object& target,
                       const py::object& loss_fn, const std::vector<int64_t>& partitions,
                       int64_t chunks, const std::vector<std::string>& checkpoints,
-                      const std::string& schedule, const std::string& optimizer, bool cuda) {
+                      const std::string& schedule, const std::string& optimizer, bool cuda,
+                      const std::vector<int64_t>& shared_inputs, bool deferred_batch_norm) {
   const Tensors inputs = tensors_of_argument(input, "input");
   const Loss loss(target, loss_fn);
   auto options = balance::MemoryPlanOptions(partitions)
                      .chunks(chunks)
                      .optimizer(optimizer_of(optimizer))
                      .device_type(cuda ? c10::kCUDA : c10::kCPU)
+                     .shared_inputs(shared_inputs)
+                     .deferred_batch_norm(deferred_batch_norm)
                      .progress([](int64_t, int64_t) { look_for_ctrl_c(); });
   std::vector<Checkpoint> modes;
   for (const std::string& mode : checkpoints) modes.push_back(checkpoint_of(mode));
@@ -175,12 +185,13 @@ py::tuple fit(const Layers& layers, py::handle input, const py::object& target,
               const py::object& loss_fn, const std::vector<int64_t>& memory,
               const std::vector<int64_t>& chunks, const std::vector<std::string>& checkpoints,
               const std::string& schedule, const std::string& optimizer, int64_t margin,
-              bool deferred_batch_norm) {
+              bool deferred_batch_norm, const std::vector<int64_t>& shared_inputs) {
   const Loss loss(target, loss_fn);
   balance::Training training;
   training.inputs = tensors_of_argument(input, "input");
   training.targets = loss.targets;
   training.loss = loss.function;
+  training.shared_inputs = shared_inputs;
   auto options = balance::FitOptions()
                      .optimizer(optimizer_of(optimizer))
                      .deferred_batch_norm(deferred_batch_norm)
@@ -205,8 +216,8 @@ py::tuple plan_training(const Layers& layers, py::handle sample, int64_t devices
                         const std::vector<std::string>& checkpoints,
                         const std::vector<std::string>& schedules,
                         const std::vector<std::string>& profiles, double timeout,
-                        int64_t cpu_threads, int64_t cores, const std::string& optimizer,
-                        bool cuda) {
+                        int64_t cpu_threads, int64_t cores, const std::string& optimizer, bool cuda,
+                        const std::vector<int64_t>& shared_inputs, bool deferred_batch_norm) {
   const Tensors inputs = tensors_of_argument(sample, "sample");
   balance::PlanOptions options(devices);
   options.memory(memory)
@@ -216,6 +227,8 @@ py::tuple plan_training(const Layers& layers, py::handle sample, int64_t devices
       .cpu_threads(cpu_threads)
       .optimizer(optimizer_of(optimizer))
       .device_type(cuda ? c10::kCUDA : c10::kCPU)
+      .shared_inputs(shared_inputs)
+      .deferred_batch_norm(deferred_batch_norm)
       .progress([](const std::string&) { look_for_ctrl_c(); });
   for (const std::string& mode : checkpoints) {
     options.checkpoints().push_back(checkpoint_of(mode));

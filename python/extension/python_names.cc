@@ -90,6 +90,7 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
     {"torch::jit::tracer::trace", "torch.jit.trace"},
     // Planning.
     {" (#include \"balance/balance.h\")", ""},
+    {" (#include \"balance/plan.h\")", ""},
     {"while a gpipe::MetaScope lives (meta/meta_scope.h)", "under `with torch.device('meta')`"},
     {"(gpipe::MetaScope builds it)", "(made under `with torch.device('meta')`)"},
     {"torch::tensor({1.0, 2.0})", "torch.tensor([1.0, 2.0])"},
@@ -97,9 +98,10 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
     {"model->to()", "model.to()"},
     {"call plan() without that guard", "call plan() outside of torch.autocast"},
     {"call plan() inside a guard of autocast to", "call plan() under torch.autocast to"},
-    {"give PlanOptions::deferred_batch_norm(true) (--deferred_batch_norm in the command), or make "
-     "the profile again",
-     "make the profile again, by gpipe.balance.profile"},
+    {"give PlanOptions::deferred_batch_norm(true) (--deferred_batch_norm in the command)",
+     "give deferred_batch_norm=True"},
+    {"leave PlanOptions::deferred_batch_norm (--deferred_batch_norm in the command) out",
+     "leave deferred_batch_norm out"},
 };
 
 struct Pattern {

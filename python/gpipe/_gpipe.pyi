@@ -225,6 +225,8 @@ def profile_layers(
     timeout: float,
     split: bool,
     cpu_threads: int,
+    shared_inputs: list[int],
+    deferred_batch_norm: bool,
 ) -> str: ...
 def balance_layers_by_time(
     partitions: int,
@@ -234,9 +236,15 @@ def balance_layers_by_time(
     cpu_threads: int,
     recompute: bool,
     slowness: list[float],
+    shared_inputs: list[int],
 ) -> list[int]: ...
 def balance_layers_by_size(
-    partitions: int, layers: Layers, sample: Any, chunks: int, param_scale: float
+    partitions: int,
+    layers: Layers,
+    sample: Any,
+    chunks: int,
+    param_scale: float,
+    shared_inputs: list[int],
 ) -> list[int]: ...
 def fit(
     layers: Layers,
@@ -250,6 +258,7 @@ def fit(
     optimizer: str,
     margin: int,
     deferred_batch_norm: bool,
+    shared_inputs: list[int],
 ) -> tuple[
     bool, list[int], int, str, float, tuple[str, list[tuple[int, ...]]], list[int], list[int], str
 ]: ...
@@ -264,6 +273,8 @@ def plan_memory(
     schedule: str,
     optimizer: str,
     cuda: bool,
+    shared_inputs: list[int],
+    deferred_batch_norm: bool,
 ) -> tuple[str, list[tuple[int, ...]]]: ...
 def plan_training(
     layers: Layers,
@@ -279,4 +290,6 @@ def plan_training(
     cores: int,
     optimizer: str,
     cuda: bool,
+    shared_inputs: list[int],
+    deferred_batch_norm: bool,
 ) -> tuple[str, str, str, list[str], list[str]]: ...

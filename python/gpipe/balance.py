@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from gpipe._arguments import named
 from gpipe._load import extension
-from gpipe.pipeline import Pipelined, balance_of, checkpoints_of, loss_of
+from gpipe.pipeline import Pipelined, balance_of, checkpoints_of, loss_of, options_of
 from gpipe.schedule import Schedule, parse, text_of
 
 __all__ = [
@@ -153,6 +153,8 @@ def profile(
     split: bool = True,
     threads: int = 0,
     name: str = "",
+    shared_inputs: Sequence[int] = (),
+    deferred_batch_norm: bool = False,
 ) -> Profile:
     """Measures each layer, on the model's own device.
 
@@ -161,13 +163,17 @@ def profile(
     split: whether to measure the halves of a split backward, too.
     threads: intra-op threads on the CPU. Default: all.
     name: of the model, for people.
+    shared_inputs, deferred_batch_norm: as for GPipe.
 
     Ctrl-C ends it. Raises ValueError for arguments out of range, and whatever a layer raises.
     """
     layers = _layers(model)
     with in_training(model):
         return Profile(
-            extension.profile_layers(layers, sample, name, rows, timeout, split, threads)
+            extension.profile_layers(
+                layers, sample, name, rows, timeout, split, threads, list(shared_inputs),
+                deferred_batch_norm,
+            )
         )
 
 
@@ -181,6 +187,7 @@ def balance_by_time(
     threads: int = 0,
     recompute: bool = False,
     slowness: Sequence[float] = (),
+    shared_inputs: Sequence[int] = (),
 ) -> list[int]:
     """The cut whose slowest partition is as fast as possible: how many layers each one has.
 
@@ -188,13 +195,15 @@ def balance_by_time(
     threads: of a layer on the CPU. Default: an equal share for each partition.
     recompute: whether partitions will recompute (checkpoint="always", nearly so "except_last").
     slowness: of each partition's device, relative to this one. Default: 1.
+    shared_inputs: as for GPipe.
 
     Raises ValueError for more partitions than layers, and as `profile`.
     """
     layers = _layers(model)
     with in_training(model):
         return extension.balance_layers_by_time(
-            partitions, layers, sample, timeout, threads, recompute, list(slowness)
+            partitions, layers, sample, timeout, threads, recompute, list(slowness),
+            list(shared_inputs),
         )
 
 
@@ -206,18 +215,22 @@ def balance_by_size(
     *,
     chunks: int = 1,
     param_scale: float = 2.0,
+    shared_inputs: Sequence[int] = (),
 ) -> list[int]:
     """The cut whose largest partition has as few bytes as possible. On the CPU or the meta device.
 
     sample: a micro-batch. chunks: how many of them a stage keeps at once.
     param_scale: bytes that training needs for each byte of a parameter: 2 for SGD, 3 with momentum,
         4 for Adam.
+    shared_inputs: as for GPipe.
 
     Raises ValueError as `balance_by_time`.
     """
     layers = _layers(model)
     with in_training(model):
-        return extension.balance_layers_by_size(partitions, layers, sample, chunks, param_scale)
+        return extension.balance_layers_by_size(
+            partitions, layers, sample, chunks, param_scale, list(shared_inputs)
+        )
 
 
 @dataclass(frozen=True)
@@ -261,13 +274,16 @@ def memory_plan(
     schedule: Union[str, Schedule, None] = None,
     optimizer: str = "",
     device_type: str = "cuda",
+    shared_inputs: Sequence[int] = (),
+    deferred_batch_norm: bool = False,
 ) -> MemoryPlan:
     """The memory of training steps, planned without a device.
 
     model: on the meta device (`with torch.device("meta"): model = ...`); so may input and target
         be, which are a mini-batch.
     loss_fn: as for GPipe.step. Default: the sum of the first output.
-    balance, chunks, checkpoint, schedule: as for GPipe and its step.
+    balance, chunks, checkpoint, schedule, shared_inputs, deferred_batch_norm: as for GPipe and its
+        step.
     optimizer: "sgd", "momentum" or "adam" (AdamW takes as much). Default: none.
     device_type: "cuda" or "cpu".
 
@@ -281,7 +297,7 @@ def memory_plan(
     with in_training(model):
         planned = extension.plan_memory(
             layers, input, target, loss, counts, chunks, modes, text_of(schedule), optimizer,
-            _is_cuda(device_type),
+            _is_cuda(device_type), list(shared_inputs), deferred_batch_norm,
         )
     return _memory_plan_of(planned)
 
@@ -296,7 +312,8 @@ class Fit:
     """How to train a model on given devices, one partition on each. str() is a report.
 
     fits: whether it does. If not, the rest is about the way that exceeds the devices least.
-    balance, chunks, checkpoint: for GPipe; `options` has them together.
+    balance, chunks, checkpoint, shared_inputs, deferred_batch_norm: for GPipe; `options` has them
+        together.
     step: predicted seconds of a training step, without the optimizer, on nominal GPUs: good for
         comparing, not for a clock.
     plan: the memory of that step.
@@ -313,11 +330,15 @@ class Fit:
     room: list[int]
     needed: list[int]
     limit: str
+    shared_inputs: list[int]
+    deferred_batch_norm: bool
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments for GPipe: balance, chunks and checkpoint."""
-        return {"balance": self.balance, "chunks": self.chunks, "checkpoint": self.checkpoint}
+        """The arguments for GPipe, all that the fit is for."""
+        return options_of(
+            self.balance, self.chunks, self.checkpoint, self.shared_inputs, self.deferred_batch_norm
+        )
 
     def __str__(self) -> str:
         how = f"balance {self.balance}, chunks {self.chunks}, checkpoint '{self.checkpoint}'"
@@ -341,6 +362,7 @@ def fit(
     schedule: Union[str, Schedule, None] = None,
     optimizer: str = "",
     margin: int = 0,
+    shared_inputs: Sequence[int] = (),
     deferred_batch_norm: bool = False,
 ) -> Fit:
     """How a model must be cut to fit on given GPUs, planned without one.
@@ -353,24 +375,26 @@ def fit(
     loss_fn: as for GPipe.step. Default: the sum of the first output.
     memory: the bytes of each device.
     chunks, checkpoints: what to choose from. Default: all that make sense.
-    schedule, deferred_batch_norm: as for GPipe and its step.
+    schedule, shared_inputs, deferred_batch_norm: as for GPipe and its step.
     optimizer: as for `memory_plan`.
     margin: bytes to leave free on each device, for workspaces of kernels and the driver.
 
     Where the devices are CPUs, or differ in more than memory, see `plan` and `memory_plan`. Ctrl-C
     ends it. Raises ValueError for no devices, more devices than layers, a margin that leaves
-    nothing and chunks out of range; and as `memory_plan`. A model that does not fit is a result,
-    not an error.
+    nothing, chunks out of range and a schedule with several stages on a device; and as
+    `memory_plan`. A model that does not fit is a result, not an error.
     """
     layers = _layers(model)
     loss = None if loss_fn is None else loss_of(loss_fn, target)
+    shared = list(shared_inputs)
     with in_training(model):
         fits, cut, found, checkpoint, step, planned, room, needed, limit = extension.fit(
             layers, input, target, loss, list(memory), list(chunks), list(checkpoints),
-            text_of(schedule), optimizer, margin, deferred_batch_norm,
+            text_of(schedule), optimizer, margin, deferred_batch_norm, shared,
         )
     return Fit(
-        fits, cut, found, checkpoint, step, _memory_plan_of(planned), room, needed, limit
+        fits, cut, found, checkpoint, step, _memory_plan_of(planned), room, needed, limit, shared,
+        deferred_batch_norm,
     )
 
 
@@ -400,14 +424,14 @@ class Plan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments for GPipe: balance, chunks, checkpoint and placement. Give `devices`, too,
-        if the plan has several stages on a device."""
-        return {
-            "balance": self._fields["balance"],
-            "chunks": self._fields["chunks"],
-            "checkpoint": self._fields["checkpoints"],
-            "placement": self._fields["placement"],
-        }
+        """The arguments for GPipe, all that the plan is for. Give `devices`, too, if the plan has
+        several stages on a device."""
+        options = options_of(
+            self._fields["balance"], self._fields["chunks"], self._fields["checkpoints"],
+            # The text of a plan has these two only where they are not the default.
+            self._fields.get("shared_inputs", []), self._fields.get("deferred_batch_norm", False),
+        )
+        return {**options, "placement": self._fields["placement"]}
 
     @property
     def schedule(self) -> Schedule:
@@ -446,6 +470,8 @@ def plan(
     cores: int = 0,
     optimizer: str = "",
     device_type: str = "cpu",
+    shared_inputs: Sequence[int] = (),
+    deferred_batch_norm: bool = False,
 ) -> Plan:
     """Chooses balance, placement, micro-batches, checkpoints and schedule together.
 
@@ -456,6 +482,7 @@ def plan(
         each, with `threads` intra-op threads.
     cores: how many devices can compute at once, for several on one CPU. Default: all.
     optimizer, device_type: as for `memory_plan`.
+    shared_inputs, deferred_batch_norm: as for GPipe. Profiles must have the same.
 
     The plan was derived a second time by other code: Plan.problems is empty, and Plan.not_checked
     lists what cannot be derived. Ctrl-C ends it. Raises ValueError if nothing fits, and names what
@@ -467,6 +494,6 @@ def plan(
             *extension.plan_training(
                 layers, sample, devices, memory, list(chunks), list(checkpoints), list(schedules),
                 [str(each) for each in profiles], timeout, threads, cores, optimizer,
-                _is_cuda(device_type),
+                _is_cuda(device_type), list(shared_inputs), deferred_batch_norm,
             )
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpipe._arguments import named
 from gpipe._load import extension
 from gpipe.balance import in_training
-from gpipe.pipeline import Pipelined, Value, loss_of, weight_of
+from gpipe.pipeline import Pipelined, Value, loss_of, options_of, weight_of
 from gpipe.schedule import Schedule, text_of
 
 __all__ = ["Advice", "Diagnosis", "diagnose"]
@@ -23,8 +23,8 @@ class Advice:
     """A change of the setup.
 
     change: "chunks", "balance", "checkpoints", "schedule" or "several".
-    options: for GPipe: all of balance, chunks, checkpoint and shared_inputs, what does not change
-        included.
+    options: for GPipe: all of balance, chunks, checkpoint, shared_inputs and deferred_batch_norm,
+        what does not change included.
     schedule: for its step.
     step: predicted seconds. speed_up: the present step / the predicted one.
     memory: predicted bytes of each worker.
@@ -44,9 +44,13 @@ class Diagnosis:
     report: all of it, as a dict.
     """
 
-    def __init__(self, text: str, report: str, schedule: Optional[str]) -> None:
+    def __init__(
+        self, text: str, report: str, schedule: Optional[str], deferred_batch_norm: bool = False
+    ) -> None:
         self._text = text
         self._schedule = schedule
+        # The report does not have this setting, which no advice changes.
+        self._deferred_batch_norm = deferred_batch_norm
         self.report: dict[str, Any] = json.loads(report)
 
     def __str__(self) -> str:
@@ -85,12 +89,11 @@ class Diagnosis:
         return [
             Advice(
                 each["change"],
-                {
-                    "balance": each["setup"]["balance"],
-                    "chunks": each["setup"]["chunks"],
-                    "checkpoint": each["setup"]["checkpoints"],
-                    "shared_inputs": each["setup"]["shared_inputs"],
-                },
+                options_of(
+                    each["setup"]["balance"], each["setup"]["chunks"],
+                    each["setup"]["checkpoints"], each["setup"]["shared_inputs"],
+                    self._deferred_batch_norm,
+                ),
                 self._schedule_of(each["setup"]["schedule"]),
                 each["step"],
                 each["speed_up"],
@@ -170,4 +173,7 @@ def diagnose(
             list(chunks), list(schedules), [tuple(each) for each in keep_together], memory_limit,
             param_scale, cores, run_plain_model, progress,
         )
-    return Diagnosis(text, report, None if schedule is None else str(schedule))
+    return Diagnosis(
+        text, report, None if schedule is None else str(schedule),
+        model._options.get("deferred_batch_norm", False),
+    )

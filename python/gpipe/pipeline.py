@@ -77,6 +77,27 @@ def checkpoints_of(checkpoint: Any, partitions: int) -> list[str]:
     return modes
 
 
+def options_of(
+    balance: list[int],
+    chunks: int,
+    checkpoint: Union[str, list[str]],
+    shared_inputs: list[int],
+    deferred_batch_norm: bool,
+) -> dict[str, Any]:
+    """The arguments for GPipe of what was planned, fitted or advised.
+
+    Has no defaults: whoever plans for a pipeline says all that changes what it computes. Without
+    its shared inputs a mask of as many rows would be cut, and the loss another, without an error.
+    """
+    return {
+        "balance": balance,
+        "chunks": chunks,
+        "checkpoint": checkpoint,
+        "shared_inputs": shared_inputs,
+        "deferred_batch_norm": deferred_batch_norm,
+    }
+
+
 def devices_of(devices: Any) -> list[torch.device]:
     """The given devices. Raises TypeError for anything else than a list of them."""
     hint = "give one for each partition"

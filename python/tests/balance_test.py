@@ -127,6 +127,89 @@ def test_plan(tmp_path):
         balance.plan(model, sample, devices=2, device_type="tpu")
 
 
+class AddsAll(nn.Module):
+    """Adds a table's rows up, which gives something else, and no error, for a part of the rows."""
+
+    def forward(self, values):
+        rows, table = values
+        return rows + table.sum(0)
+
+
+def with_a_table():
+    return nn.Sequential(AddsAll(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def check_that_a_pipeline_keeps_both(options):
+    """The pipeline's loss is that of micro-batches with the whole table each, and its norm has the
+    running statistics of the whole mini-batch."""
+    assert options["shared_inputs"] == [1] and options["deferred_batch_norm"] is True
+    plain, whole = with_a_table(), with_a_table()
+    whole.load_state_dict(plain.state_dict())
+    pipe = GPipe(copy.deepcopy(plain), **options)
+    rows, table = torch.rand(32, 8), torch.rand(32, 8)
+    loss = pipe.step((rows, table), None, lambda output: output.square().mean())
+    losses = [plain((part, table)).square().mean().item() for part in rows.chunk(4)]
+    assert loss.loss == pytest.approx(sum(losses) / 4, rel=1e-5)
+    whole((rows, table))
+    assert torch.allclose(pipe[2].running_mean, whole[2].running_mean, rtol=1e-5)
+    assert pipe[2].num_batches_tracked == 1
+
+
+def test_shared_inputs_and_deferred_norms_are_in_the_options_of_a_plan():
+    sample = (torch.rand(32, 8), torch.rand(32, 8))
+    given = {"shared_inputs": [1], "deferred_batch_norm": True}
+    profile = balance.profile(with_a_table(), sample, rows=8, timeout=0.05, **given)
+    planned = balance.plan(
+        with_a_table(), sample, devices=2, chunks=[4], profiles=[profile], **given
+    )
+    check_that_a_pipeline_keeps_both(planned.options)
+    for wrong, message in (
+        ({"shared_inputs": [1]}, "give deferred_batch_norm=True"),
+        ({"deferred_batch_norm": True}, r"shares the inputs \(1\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            balance.plan(
+                with_a_table(), sample, devices=2, chunks=[4], profiles=[profile], **wrong
+            )
+
+
+def test_shared_inputs_and_deferred_norms_are_in_the_options_of_a_fit():
+    with torch.device("meta"):
+        model = with_a_table()
+        input = (torch.empty(32, 8), torch.empty(32, 8))
+    found = balance.fit(
+        model, input, memory=[2**30] * 2, chunks=[4], shared_inputs=[1], deferred_batch_norm=True
+    )
+    assert found.fits
+    check_that_a_pipeline_keeps_both(found.options)
+
+
+def test_an_input_that_is_shared_is_not_cut():
+    """A mask of one row, which no function here can cut into micro-batches."""
+
+    class Masked(nn.Module):
+        def forward(self, values):
+            return values[0] * values[1]
+
+    def make():
+        return nn.Sequential(Masked(), nn.Linear(8, 8), nn.Linear(8, 8))
+
+    sample = (torch.rand(16, 8), torch.rand(1, 8))
+    with torch.device("meta"):
+        on_meta, meta_sample = make(), (torch.empty(16, 8), torch.empty(1, 8))
+    for call in (
+        lambda **more: balance.profile(make(), sample, rows=4, timeout=0.01, **more),
+        lambda **more: balance.balance_by_time(2, make(), sample, timeout=0.01, **more),
+        lambda **more: balance.balance_by_size(2, make(), sample, **more),
+        lambda **more: balance.plan(make(), sample, devices=2, chunks=[4], timeout=0.01, **more),
+        lambda **more: balance.memory_plan(on_meta, meta_sample, balance=[2, 1], chunks=4, **more),
+        lambda **more: balance.fit(on_meta, meta_sample, memory=[2**30] * 2, **more),
+    ):
+        call(shared_inputs=[1])
+        with pytest.raises(ValueError, match="shared_inputs"):
+            call()
+
+
 def test_memory_plan_on_meta():
     with torch.device("meta"):
         model = nn.Sequential(
@@ -154,7 +237,7 @@ def test_fit():
     assert enough.fits and enough.limit == "" and sum(enough.balance) == 6
     assert len(enough.balance) == 2 == len(enough.plan.devices)
     assert enough.step > 0 and all(need <= room for need, room in zip(enough.needed, enough.room))
-    assert set(enough.options) == {"balance", "chunks", "checkpoint"}
+    assert (enough.shared_inputs, enough.deferred_batch_norm) == ([], False)
     assert str(enough).startswith("The model fits: balance [") and repr(enough) == str(enough)
 
     # Parameters, gradients and Adam's moments of a layer take 16 MB.
@@ -171,6 +254,8 @@ def test_fit():
         balance.fit(model, input, target, loss, memory=[])
     with pytest.raises(ValueError, match="margin"):
         balance.fit(model, input, target, loss, memory=[2**20] * 2, margin=2**21)
+    with pytest.raises(ValueError, match=r"2 stages on 1 device, and .* or call plan\(\), which"):
+        balance.fit(model, input, target, loss, memory=[2**30] * 2, schedule="zb-v")
     with pytest.raises(ValueError, match="'sometimes'"):
         balance.fit(model, input, target, loss, memory=[2**30], checkpoints=["sometimes"])
     with pytest.raises(ValueError, match="meta"):

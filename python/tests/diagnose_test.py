@@ -76,14 +76,16 @@ def test_a_schedule_of_ones_own_is_kept_in_the_advice():
         assert diagnosis.advice[0].schedule == expected
 
 
-def test_shared_inputs_are_kept_in_the_advice():
+def test_shared_inputs_and_deferred_norms_are_kept_in_the_advice():
     class Masked(nn.Module):
         def forward(self, values):
             return values[0] * values[1]
 
     mask = torch.rand(32)
     model = nn.Sequential(Masked(), *(nn.Linear(32, 32) for _ in range(4)))
-    pipe = GPipe(model, [4, 1], chunks=32, checkpoint="always", shared_inputs=[1])
+    pipe = GPipe(
+        model, [4, 1], chunks=32, checkpoint="always", shared_inputs=[1], deferred_batch_norm=True
+    )
     diagnosis = gpipe.diagnose(
         pipe, (INPUT, mask), None, torch.sum, seconds=0.02, chunks=[1, 2], cores=2
     )
@@ -92,7 +94,9 @@ def test_shared_inputs_are_kept_in_the_advice():
     diagnosis.report["advice"] = [
         {"change": "chunks", "step": 1, "speed_up": 2, "memory": [], "setup": setup}
     ]
-    better = GPipe(nn.Sequential(*pipe), **diagnosis.advice[0].options)
+    options = diagnosis.advice[0].options
+    assert options["shared_inputs"] == [1] and options["deferred_batch_norm"] is True
+    better = GPipe(nn.Sequential(*pipe), **options)
     better.step((INPUT, mask), None, torch.sum)
 
 
