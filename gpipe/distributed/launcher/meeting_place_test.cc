@@ -107,38 +107,42 @@ TEST(MeetingPlace, GivesAllTheSameWorldAndEachItsRank) {
   EXPECT_TRUE(place.with([](MeetingPlace& it) { return it.was_asked() && it.is_member(1); }));
 }
 
+// A world of two processes, which have not connected yet.
+struct TwoThatMet {
+  TwoThatMet() {
+    auto of_first = ask(first, 0, 0);
+    ask(*second, 1, 0).get();
+    of_first.get();
+  }
+  void end_second() {
+    second.reset();
+    place.with([](MeetingPlace& it) { return it.ended(1), true; });
+  }
+  Served place{2};
+  MeetingClient first{place.variable(), kLimit};
+  std::unique_ptr<MeetingClient> second = std::make_unique<MeetingClient>(place.variable(), kLimit);
+};
+
 TEST(MeetingPlace, TellsThoseWhoConnectThatOneOfThemDied) {
-  Served place(2);
-  MeetingClient first(place.variable(), kLimit);
-  auto second = std::make_unique<MeetingClient>(place.variable(), kLimit);
-  auto of_first = ask(first, 0, 0);
-  ask(*second, 1, 0).get();
-  of_first.get();
-  first.check();
-  second.reset();
-  place.with([](MeetingPlace& it) { return it.ended(1), true; });
-  EXPECT_THROW(first.arrive(), MeetingIsVoid);
-  const MeetingClient::World alone = first.ask(question(0), 0);
+  TwoThatMet met;
+  met.first.check();
+  met.end_second();
+  EXPECT_THROW(met.first.arrive(), MeetingIsVoid);
+  const MeetingClient::World alone = met.first.ask(question(0), 0);
   EXPECT_EQ(alone.generation, 2);
   EXPECT_EQ(alone.plan.size, 1);
-  first.arrive();
+  met.first.arrive();
 }
 
 TEST(MeetingPlace, TellsThoseWhoWaitForItThatOneOfThemDied) {
-  Served place(2);
-  MeetingClient first(place.variable(), kLimit);
-  auto second = std::make_unique<MeetingClient>(place.variable(), kLimit);
-  auto of_first = ask(first, 0, 0);
-  ask(*second, 1, 0).get();
-  of_first.get();
-  first.wait_for_void(milliseconds(1));
-  second.reset();
-  place.with([](MeetingPlace& it) { return it.ended(1), true; });
-  EXPECT_THROW(first.wait_for_void(kLimit), MeetingIsVoid);
-  EXPECT_THROW(first.check(), MeetingIsVoid) << "it is told each time until the next question";
-  EXPECT_EQ(first.ask(question(0), 0).plan.size, 1);
-  first.check();
-  first.arrive();
+  TwoThatMet met;
+  met.first.wait_for_void(milliseconds(1));
+  met.end_second();
+  EXPECT_THROW(met.first.wait_for_void(kLimit), MeetingIsVoid);
+  EXPECT_THROW(met.first.check(), MeetingIsVoid) << "it is told each time until the next question";
+  EXPECT_EQ(met.first.ask(question(0), 0).plan.size, 1);
+  met.first.check();
+  met.first.arrive();
 }
 
 TEST(MeetingPlace, TellsALateProcessThatItsWorldIsOver) {
