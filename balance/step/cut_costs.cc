@@ -10,18 +10,22 @@ namespace gpipe::balance {
 namespace {
 
 void check(const Profile& profile, const std::vector<int64_t>& balance) {
+  const auto all = static_cast<int64_t>(profile.layers.size());
   int64_t sum = 0;
   for (const int64_t layers : balance) {
     if (layers < 1) {
       throw std::invalid_argument("the balance has a partition of " + std::to_string(layers) +
                                   " layers, expected at least one");
     }
+    if (layers > all - sum) {  // compared before it is added, because the sum could overflow
+      throw std::invalid_argument("the balance sums up to more than the profile's " +
+                                  std::to_string(all) + " layers");
+    }
     sum += layers;
   }
-  if (balance.empty() || sum != static_cast<int64_t>(profile.layers.size())) {
+  if (balance.empty() || sum != all) {
     throw std::invalid_argument("the balance sums up to " + std::to_string(sum) +
-                                ", but the profile has " + std::to_string(profile.layers.size()) +
-                                " layers");
+                                ", but the profile has " + std::to_string(all) + " layers");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -116,6 +117,11 @@ TEST(CutCosts, RefusesABalanceOfAnotherModel) {
   EXPECT_THAT([] { cut_costs(profile(), {}); }, refuses("sums up to 0"));
   EXPECT_THAT([] { cut_costs(profile(), {2, 2}); }, refuses("sums up to 4, but the profile has 5"));
   EXPECT_THAT([] { cut_costs(profile(), {5, 0}); }, refuses("a partition of 0 layers"));
+  // The sum of these numbers would overflow, to 5.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::vector<int64_t> balance = {kMost, kMost, 7};
+  EXPECT_THAT([&] { cut_costs(profile(), balance); },
+              refuses("sums up to more than the profile's 5 layers"));
 }
 
 TEST(CutCosts, AnEvenCutKeepsLayersTogether) {
