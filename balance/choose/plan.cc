@@ -147,13 +147,11 @@ class PipelinePlanner {
   // a faster one that does not fit without.
   void add_offloads() {
     tell("offloads");
-    std::vector<PlanCandidate> candidates;
+    std::vector<std::vector<PlanCandidate>> candidates;  // as offloaded() gives each
     const double more_time = options_.least_memory().value_or(0.0);
     const bool least = report_ && options_.least_memory();
     if (least) {
-      if (auto lower = offloaded(problem_, found_.best, more_time)) {
-        candidates.push_back(*std::move(lower));
-      }
+      candidates.push_back(offloaded(problem_, found_.best, more_time));
     } else if (options_.memory() > 0) {
       PlanProblem unlimited = problem_;
       unlimited.limits.clear();
@@ -162,26 +160,24 @@ class PipelinePlanner {
       candidates = offloaded_candidates(problem_, all, more_time, step, options_.memory(),
                                         static_cast<size_t>(kMostPlans));
       if (!report_) {
-        if (auto with = offloaded(problem_, nearest_->candidate, more_time)) {
-          candidates.push_back(*std::move(with));
-        }
+        candidates.push_back(offloaded(problem_, nearest_->candidate, more_time));
         all.others.clear();  // they may not fit
         found_ = std::move(all);
       }
     }
-    for (PlanCandidate& candidate : candidates) {
-      const std::optional<Memory> memory = memory_of_offloads(candidate, more_time);
-      if (!memory) continue;
-      if (!fits(*memory)) {
-        if (!report_) consider(candidate, *memory);
+    for (std::vector<PlanCandidate>& choices : candidates) {
+      std::optional<Planned> lowest = lowest_of(std::move(choices), more_time);
+      if (!lowest) continue;
+      if (!fits(lowest->memory)) {
+        if (!report_) consider(lowest->candidate, lowest->memory);
         continue;
       }
-      if (least && most(memory->live) >= most(found_live_)) continue;
+      if (least && most(lowest->memory.live) >= most(found_live_)) continue;
       PlanSearch search = found_;
       if (report_ && !least) search.others.insert(search.others.begin(), found_.best);
       search.alternatives.clear();  // they change another choice
-      search.best = std::move(candidate);
-      report_ = report(std::move(search), *memory);
+      search.best = std::move(lowest->candidate);
+      report_ = report(std::move(search), lowest->memory);
       return;
     }
     if (!report_) return;
@@ -220,6 +216,11 @@ class PipelinePlanner {
     std::vector<int64_t> reserved;  // -1: not planned
     std::vector<int64_t> needed;    // bytes that the device must have
     std::optional<MemoryPlan> plan;
+  };
+
+  struct Planned {
+    PlanCandidate candidate;
+    Memory memory;
   };
 
   // A candidate that does not fit, and what it needs.
@@ -416,22 +417,40 @@ class PipelinePlanner {
     return memory;
   }
 
-  // The memory of a candidate with offloads. Where they need more of the host's than they may, the
-  // candidate gets fewer of them; none if nothing is gained then.
-  std::optional<Memory> memory_of_offloads(PlanCandidate& candidate, double more_time) {
+  // The choice, of those that offloaded() gave, whose memory plan has the lowest peak, and of
+  // several the fastest. A prediction may be lower where the plan is not. So faster ones are
+  // planned, in steps that grow, while they are as low. Where the first needs more of the host's
+  // memory than it may, choices with fewer offloads take the place of all. None if nothing is
+  // gained then.
+  std::optional<Planned> lowest_of(std::vector<PlanCandidate> choices, double more_time) {
+    if (choices.empty()) return std::nullopt;
     const int64_t limit = options_.host_memory();
     const auto allowed = [&](const Memory& memory) {
       return limit == 0 || most(memory.plan->pinned) <= limit;
     };
-    Memory memory = memory_of(candidate);
-    if (allowed(memory)) return memory;
-    auto fewer = offloaded(problem_, candidate, more_time,
-                           cells_within(*candidate.schedule, memory.plan->pinned, limit));
-    if (!fewer) return std::nullopt;
-    candidate = *std::move(fewer);
-    memory = memory_of(candidate);
-    if (!allowed(memory)) return std::nullopt;
-    return memory;
+    Planned lowest{choices.front(), memory_of(choices.front())};
+    if (!allowed(lowest.memory)) {
+      choices =
+          offloaded(problem_, lowest.candidate, more_time,
+                    cells_within(*lowest.candidate.schedule, lowest.memory.plan->pinned, limit));
+      if (choices.empty()) return std::nullopt;
+      lowest = {choices.front(), memory_of(choices.front())};
+      if (!allowed(lowest.memory)) return std::nullopt;
+    }
+    size_t as_low = 0, higher = choices.size();  // indices
+    for (size_t stride = 1; as_low + 1 < higher;) {
+      const size_t next = std::min(as_low + stride, higher - 1);
+      Memory memory = memory_of(choices[next]);
+      if (allowed(memory) && most(memory.live) <= most(lowest.memory.live)) {
+        lowest = {choices[next], std::move(memory)};
+        as_low = next;
+        stride *= 2;
+      } else {
+        higher = next;
+        stride = 1;
+      }
+    }
+    return lowest;
   }
 
   // Finds the least memory with which a candidate runs. This may be less than the allocator would

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "balance/step/explain.h"
+#include "balance/step/offload_choices.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/offloads.h"
@@ -44,16 +45,19 @@ int64_t most_of(const PlanCandidate& candidate) {
 
 }  // namespace
 
-std::optional<PlanCandidate> offloaded(const PlanProblem& problem, const PlanCandidate& candidate,
-                                       double more_time, const std::vector<int64_t>& most) {
+std::vector<PlanCandidate> offloaded(const PlanProblem& problem, const PlanCandidate& candidate,
+                                     double more_time, const std::vector<int64_t>& most) {
   const Schedule without = without_offloads(*candidate.schedule);
-  PlanCandidate result = candidate;
-  result.schedule = offloaded_schedule(
-      problem.chunkings[candidate.cut].profile, candidate.balance,
-      explain_options(problem, candidate.cut, without, candidate.checkpoints), more_time, most);
-  if (*result.schedule == without) return std::nullopt;
-  predict(problem, result);
-  return result;
+  std::vector<PlanCandidate> found;
+  for (Schedule& schedule :
+       offload_choices(problem.chunkings[candidate.cut].profile, candidate.balance,
+                       explain_options(problem, candidate.cut, without, candidate.checkpoints),
+                       more_time, most)) {
+    found.push_back(candidate);
+    found.back().schedule = std::move(schedule);
+    predict(problem, found.back());
+  }
+  return found;
 }
 
 std::vector<int64_t> cells_within(const Schedule& schedule, const std::vector<int64_t>& pinned,
@@ -69,9 +73,10 @@ std::vector<int64_t> cells_within(const Schedule& schedule, const std::vector<in
   return most;
 }
 
-std::vector<PlanCandidate> offloaded_candidates(const PlanProblem& problem,
-                                                const PlanSearch& search, double more_time,
-                                                double step, int64_t limit, size_t most) {
+std::vector<std::vector<PlanCandidate>> offloaded_candidates(const PlanProblem& problem,
+                                                             const PlanSearch& search,
+                                                             double more_time, double step,
+                                                             int64_t limit, size_t most) {
   const bool recomputes = std::find(problem.checkpoints.begin(), problem.checkpoints.end(),
                                     Checkpoint::kAlways) != problem.checkpoints.end();
   std::vector<PlanCandidate> faster;
@@ -90,14 +95,17 @@ std::vector<PlanCandidate> offloaded_candidates(const PlanProblem& problem,
   for (const PlanCandidate& candidate : search.others) add_both(candidate);
   std::stable_sort(faster.begin(), faster.end(),
                    [](const PlanCandidate& a, const PlanCandidate& b) { return a.step < b.step; });
-  std::vector<PlanCandidate> found;
+  std::vector<std::vector<PlanCandidate>> found;
   for (const PlanCandidate& candidate : faster) {
     if (found.size() >= most) break;
     if (problem.progress) problem.progress("offloads");
-    std::optional<PlanCandidate> with = offloaded(problem, candidate, more_time);
-    if (!with || !(with->step < step)) continue;
-    if (static_cast<double>(most_of(*with)) > kFarAbove * static_cast<double>(limit)) continue;
-    found.push_back(*std::move(with));
+    std::vector<PlanCandidate> with = offloaded(problem, candidate, more_time);
+    while (!with.empty() && !(with.front().step < step)) with.erase(with.begin());
+    if (with.empty()) continue;
+    if (static_cast<double>(most_of(with.front())) > kFarAbove * static_cast<double>(limit)) {
+      continue;
+    }
+    found.push_back(std::move(with));
   }
   return found;
 }

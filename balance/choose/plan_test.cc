@@ -337,6 +337,40 @@ TEST(Plan, OffloadsAreTakenWhereTheyAreFasterThanRecomputes) {
   EXPECT_EQ(faster.others.front().step, recomputes.plan.step);
 }
 
+// The first device has the most activations, and the last one the most memory: its parameters.
+nn::Sequential heavy_end() {
+  const MetaScope scope;
+  nn::Sequential model;
+  for (int k = 0; k < 12; ++k) model->push_back(nn::Tanh());
+  model->push_back(nn::Linear(1024, 4096));
+  model->push_back(nn::Linear(4096, 64));
+  return model;
+}
+
+TEST(Plan, OffloadsTakeNoTimeForNoLowerPeak) {
+  ExplainOptions machine;
+  machine.host_bandwidth = 5e9;
+  const at::Tensor sample = at::empty({512, 1024}, at::TensorOptions().device(at::kMeta));
+  const PlanOptions options = fill_drain().checkpoints({Checkpoint::kNever}).machine(machine);
+  std::optional<PlanReport> last;
+  int lower = 0, same = 0;
+  for (const double more_time : {0.0, 0.1, 0.5, 2.0, 100.0}) {
+    PlanReport report = plan(heavy_end(), {sample}, PlanOptions(options).least_memory(more_time));
+    ASSERT_GT(report.plan.devices[1].live, report.plan.devices[0].live);
+    if (last) {
+      const int64_t before = last->plan.devices[1].live, now = report.plan.devices[1].live;
+      EXPECT_LE(now, before) << more_time;
+      if (now == before) {
+        EXPECT_LE(report.plan.step, last->plan.step) << more_time;
+      }
+      ++(now < before ? lower : same);
+    }
+    last = std::move(report);
+  }
+  EXPECT_GT(lower, 0);
+  EXPECT_GT(same, 0);
+}
+
 TEST(Plan, OffloadsTakeAsMuchOfTheHostAsTheyMay) {
   const PlanOptions least = fill_drain().checkpoints({Checkpoint::kNever}).least_memory(0.0);
   const PlanReport low = with_link(least);

@@ -399,13 +399,30 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   return result;
 }
 
+std::vector<Schedule> offload_choices(const Profile& profile, const std::vector<int64_t>& balance,
+                                      const ExplainOptions& options, double more_time,
+                                      const std::vector<int64_t>& most) {
+  StepModel model = checked_predictor(profile, balance, options).model(balance);
+  if (options.host_bandwidth == 0) return {};
+  model.schedule = without_offloads(model.schedule);
+  // What no offload moves decides, too, which worker needs the most memory.
+  std::vector<double> beside = model.simulate().peak;
+  for (size_t worker = 0; worker < beside.size(); ++worker) {
+    const StepMemory memory =
+        model.worker_memory(static_cast<int64_t>(worker), options.param_scale);
+    const int64_t bytes = memory.bytes("offloads: worker " + std::to_string(worker));
+    beside[worker] = static_cast<double>(bytes) - beside[worker];
+  }
+  return internal::offload_choices(model.schedule, model.costs.front().routes,
+                                   model.simulate_options(), more_time, most, std::move(beside));
+}
+
 Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,
                             const ExplainOptions& options, double more_time,
                             const std::vector<int64_t>& most) {
-  const StepModel model = checked_predictor(profile, balance, options).model(balance);
-  if (options.host_bandwidth == 0) return without_offloads(model.schedule);
-  return with_offloads(model.schedule, model.costs.front().routes, model.simulate_options(),
-                       more_time, most);
+  std::vector<Schedule> choices = offload_choices(profile, balance, options, more_time, most);
+  if (!choices.empty()) return std::move(choices.front());
+  return without_offloads(checked_predictor(profile, balance, options).model(balance).schedule);
 }
 
 std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,

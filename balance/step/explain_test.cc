@@ -503,5 +503,39 @@ TEST(BestBalance, IsWithinAFewPercentOfTheBestOfAllCuts) {
   }
 }
 
+// The first worker's cells hold more than the last one's, whose parameters make it the fullest. So
+// the first one's are no reason to wait.
+TEST(OffloadedSchedule, NoTimeIsSpentForNoLowerMemory) {
+  Profile profile = even(4);
+  profile.layers.back().parameters = 1'000'000;
+  ExplainOptions options = plain(8);
+  const auto explained = [&](const Schedule& schedule) {
+    ExplainOptions with = options;
+    with.schedule = [&](int64_t, int64_t) { return schedule; };
+    return explain(profile, {3, 1}, with);
+  };
+  const Explanation without = explained(Schedule::gpipe(2, 8));
+  options.host_bandwidth = 20;
+  int64_t least = without.workers[1].memory;
+  double step = without.step;
+  int lower = 0, same = 0;
+  for (const double more_time : {0.0, 0.5, 2.0, 10.0, 1000.0}) {
+    const Explanation low = explained(offloaded_schedule(profile, {3, 1}, options, more_time));
+    EXPECT_LT(low.workers[0].memory, low.workers[1].memory);
+    EXPECT_LE(low.workers[1].memory, least) << more_time;
+    EXPECT_LE(low.step, (1 + more_time) * without.step * (1 + 1e-9));
+    if (low.workers[1].memory == least) {
+      EXPECT_LE(low.step, step) << more_time;
+      ++same;
+    } else {
+      ++lower;
+    }
+    least = low.workers[1].memory;
+    step = low.step;
+  }
+  EXPECT_GT(lower, 0);
+  EXPECT_GT(same, 0);
+}
+
 }  // namespace
 }  // namespace gpipe::balance

@@ -16,8 +16,10 @@
 namespace gpipe {
 namespace {
 
-// The share by which sums of the same bytes or times may differ.
+// The share by which sums of the same bytes or times may differ, and by which times are taken to be
+// the same.
 constexpr double kRounding = 1e-12;
+constexpr double kSameTime = 1e-9;
 
 // Links are taken for so many times as fast as they are.
 constexpr double kFaster[] = {
@@ -73,6 +75,9 @@ class Worker {
     for (const auto& [cell, gap] : open) gaps_[gap].to = timeline.size();
     choose();
   }
+
+  // What its cells hold at once with the chosen offloads.
+  double peak() const { return peak_; }
 
   // The worker's list with the chosen offloads.
   std::vector<Action> actions() const {
@@ -200,6 +205,7 @@ class Worker {
       without.erase(without.begin() + static_cast<std::ptrdiff_t>(k));
       if (peak(held(without)) <= least) chosen_ = std::move(without);
     }
+    peak_ = peak(held(chosen_));
   }
 
   // Takes one more gap that lowers the first peak, and returns whether there is one.
@@ -240,11 +246,12 @@ class Worker {
   const double rounding_;  // at least the error of a sum of times
   std::vector<Gap> gaps_;  // in the order of the parts before them
   Chosen chosen_;
+  double peak_ = 0.0;
 };
 
 // Whether no action that computes ends later than without offloads, but for errors of sums.
 bool same_times(const Simulation& without, const Simulation& with) {
-  const double rounding = 1e-9 * without.makespan;
+  const double rounding = kSameTime * without.makespan;
   for (size_t worker = 0; worker < without.workers.size(); ++worker) {
     auto expected = without.workers[worker].begin();
     for (const TimedAction& timed : with.workers[worker]) {
@@ -256,22 +263,47 @@ bool same_times(const Simulation& without, const Simulation& with) {
   return true;
 }
 
-// What with_offloads() makes as low as it can: first the largest peak, then all of them.
-std::pair<double, double> memory(const Simulation& run) {
-  double sum = 0.0;
-  for (const double peak : run.peak) sum += peak;
-  return {*std::max_element(run.peak.begin(), run.peak.end()), sum};
+// Whether `a` is less than `b` by more than errors of sums.
+bool below(double a, double b, double rounding = kRounding) { return a < b * (1.0 - rounding); }
+
+struct Choice {
+  Schedule schedule;
+  double peak = 0.0;  // the highest of the workers'
+  double time = 0.0;
+  double all = 0.0;  // the sum of the peaks
+};
+
+Choice choice(const Schedule& schedule, const Simulation& run, const std::vector<double>& beside) {
+  Choice result{schedule, 0.0, run.makespan, 0.0};
+  for (size_t worker = 0; worker < run.peak.size(); ++worker) {
+    const double peak = beside[worker] + run.peak[worker];
+    result.peak = std::max(result.peak, peak);
+    result.all += peak;
+  }
+  return result;
 }
 
-}  // namespace
-
-Schedule without_offloads(const Schedule& schedule) {
-  return schedule.only({ActionKind::kForward, ActionKind::kBackward, ActionKind::kInputGradient,
-                        ActionKind::kWeightGradient});
+// Those that no other one is better than: the lowest peak first, then the shorter times.
+std::vector<Choice> best_of(std::vector<Choice> found) {
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Choice& a, const Choice& b) { return a.peak < b.peak; });
+  std::vector<Choice> best;
+  for (Choice& each : found) {
+    if (!best.empty()) {
+      const Choice& last = best.back();
+      const bool as_low = !below(last.peak, each.peak);
+      const bool as_fast = !below(last.time, each.time, kSameTime);
+      const bool faster = below(each.time, last.time, kSameTime);
+      if (!faster && !(as_low && as_fast && below(each.all, last.all))) continue;
+      if (as_low) best.pop_back();
+    }
+    best.push_back(std::move(each));
+  }
+  return best;
 }
 
-Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
-                       double more_time, const std::vector<int64_t>& most) {
+void check(const Schedule& schedule, const SimulateOptions& costs, double more_time,
+           const std::vector<int64_t>& most) {
   if (!costs.offload.bytes) {
     throw std::invalid_argument(
         "with_offloads: OffloadCosts::bytes is empty; give what a cell holds after an action");
@@ -287,10 +319,54 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
                                 std::to_string(schedule.stages()) +
                                 " stages; give one for each, or none");
   }
-  Schedule best = without_offloads(schedule);
-  const Simulation without = simulate(best, routes, costs);
-  std::pair<double, double> least = memory(without);
-  const Schedule plain = best;
+}
+
+// [worker] the index of the speed: the slowest with which the worker's peak is at most the highest
+// of all workers' with the last speed. `workers`: [speed][worker].
+std::vector<size_t> slowest_speeds(const std::vector<std::vector<Worker>>& workers,
+                                   const std::vector<double>& beside) {
+  double level = 0.0;
+  for (size_t w = 0; w < beside.size(); ++w) {
+    level = std::max(level, beside[w] + workers.back()[w].peak());
+  }
+  std::vector<size_t> speeds(beside.size(), 0);
+  for (size_t w = 0; w < beside.size(); ++w) {
+    while (below(level, beside[w] + workers[speeds[w]][w].peak())) ++speeds[w];
+  }
+  return speeds;
+}
+
+}  // namespace
+
+Schedule without_offloads(const Schedule& schedule) {
+  return schedule.only({ActionKind::kForward, ActionKind::kBackward, ActionKind::kInputGradient,
+                        ActionKind::kWeightGradient});
+}
+
+std::vector<Schedule> internal::offload_choices(const Schedule& schedule, const Routes& routes,
+                                                const SimulateOptions& costs, double more_time,
+                                                const std::vector<int64_t>& most,
+                                                std::vector<double> beside) {
+  check(schedule, costs, more_time, most);
+  const Schedule plain = without_offloads(schedule);
+  const Simulation without = simulate(plain, routes, costs);
+  beside.resize(without.workers.size());
+  std::vector<Choice> found = {choice(plain, without, beside)};
+  std::vector<std::vector<Worker>> workers;   // [speed][worker]
+  std::map<std::vector<size_t>, bool> tried;  // by [worker] its speed, what `allows` gave
+  // Whether the table with these speeds takes no more time than allowed.
+  const auto allows = [&](const std::vector<size_t>& speeds) {
+    const auto [known, added] = tried.try_emplace(speeds, false);
+    if (!added) return known->second;
+    std::vector<std::vector<Action>> table;
+    for (size_t w = 0; w < speeds.size(); ++w) table.push_back(workers[speeds[w]][w].actions());
+    const Schedule with = Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));
+    const Simulation run = simulate(with, routes, costs);
+    known->second = more_time == 0.0 ? same_times(without, run)
+                                     : run.makespan <= (1.0 + more_time) * without.makespan;
+    if (known->second) found.push_back(choice(with, run, beside));
+    return known->second;
+  };
   // Copies that are taken for faster than they are make actions wait, but not for longer than is
   // allowed: the simulation says so. Where several workers share a link, each is planned as if it
   // had the link, or a part of it, for itself, and the simulation says whether that holds.
@@ -299,20 +375,26 @@ Schedule with_offloads(const Schedule& schedule, const Routes& routes, const Sim
     if (faster < 1.0 && costs.offload.link.empty()) continue;
     if (faster > 1.0 && more_time == 0.0) break;
     if (faster > kFastest && !allowed) break;
-    std::vector<std::vector<Action>> table;
+    std::vector<Worker>& all = workers.emplace_back();
     for (const std::vector<TimedAction>& timeline : without.workers) {
-      table.push_back(Worker(timeline, costs.offload, faster, without.makespan, most).actions());
+      all.emplace_back(timeline, costs.offload, faster, without.makespan, most);
     }
-    const Schedule tried =
-        Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));
-    const Simulation run = simulate(tried, routes, costs);
-    allowed = more_time == 0.0 ? same_times(without, run)
-                               : run.makespan <= (1.0 + more_time) * without.makespan;
-    if (!allowed || memory(run) >= least) continue;
-    least = memory(run);
-    best = tried;
+    const bool same = allows(std::vector<size_t>(all.size(), workers.size() - 1));
+    // Only the worker with the highest peak has to be as low as that.
+    allowed = allows(slowest_speeds(workers, beside)) || same;
   }
-  return best;
+  std::vector<Schedule> result;
+  for (Choice& each : best_of(std::move(found))) {
+    if (each.schedule != plain) result.push_back(std::move(each.schedule));
+  }
+  return result;
+}
+
+Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
+                       double more_time, const std::vector<int64_t>& most) {
+  const std::vector<Schedule> choices =
+      internal::offload_choices(schedule, routes, costs, more_time, most);
+  return choices.empty() ? without_offloads(schedule) : choices.front();
 }
 
 }  // namespace gpipe

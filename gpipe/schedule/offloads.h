@@ -14,15 +14,17 @@ namespace gpipe {
 // The schedule without the offloads that it has, if any.
 Schedule without_offloads(const Schedule& schedule);
 
-// The same schedule, whose own offloads are left out, with the offloads and reloads for which each
-// worker's peak (Simulation::peak) becomes the least that is found. Which cells go is chosen at the
-// peak, those first whose next part is the farthest away. No cell goes in vain: were any one to
-// stay, its worker's peak would be higher.
+// The same schedule, whose own offloads are left out, with offloads and reloads. Of those that are
+// found, the highest of the workers' peaks (Simulation::peak) is the lowest, then the makespan the
+// shortest, and then the other peaks the lowest. Which cells go is chosen at the peak, those first
+// whose next part is the farthest away. No cell goes in vain: were any one to stay, its worker's
+// peak would be higher. Where nothing is gained, the result has no offloads.
 //
 // With `more_time` 0 no action waits for a copy: the result is simulated, and no action that
 // computes ends later than without offloads. Otherwise the makespan becomes at most
 // 1 + more_time times as long: what is found for faster links is tried, up to one without a limit.
-// Where nothing is gained, the result has no offloads.
+// With more of it the highest peak is never higher, and where it is the same, the makespan is not
+// longer.
 //
 // `most`: [stage] how many cells may be between their offload and their reload at once; less than
 // 1: none. Empty: any number.
@@ -40,6 +42,18 @@ Schedule without_offloads(const Schedule& schedule);
 Schedule with_offloads(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs,
                        double more_time = 0.0, const std::vector<int64_t>& most = {});
 
+namespace internal {
+
+// Internal: what with_offloads() finds. The schedule with the lowest peak comes first, then faster
+// ones, each with the lowest peak of those that are as fast. Empty: nothing is gained. `beside`:
+// [worker] what it holds beside its cells, which counts in its peak; empty: nothing. With more time
+// there are more schedules to choose from, and all that there were with less.
+std::vector<Schedule> offload_choices(const Schedule& schedule, const Routes& routes,
+                                      const SimulateOptions& costs, double more_time,
+                                      const std::vector<int64_t>& most,
+                                      std::vector<double> beside = {});
+
+}  // namespace internal
 }  // namespace gpipe
 
 #endif  // GPIPE_SCHEDULE_OFFLOADS_H_

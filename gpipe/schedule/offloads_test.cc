@@ -139,6 +139,57 @@ Schedule any_schedule(int k, std::mt19937_64& random) {
   return testing::random_schedule(stages, micro_batches, testing::MicroBatchOrder::kAny, random);
 }
 
+double highest(const Simulation& run) {
+  return *std::max_element(run.peak.begin(), run.peak.end());
+}
+
+TEST(Offloads, NoTimeIsSpentForNoLowerPeak) {
+  std::mt19937_64 random = testing::test_random(4);
+  int lower = 0, same = 0;
+  for (int k = 0; k < 100; ++k) {
+    const Schedule schedule = any_schedule(k, random);
+    SimulateOptions costs = any_costs(
+        schedule.stages(), std::uniform_real_distribution<double>(0.1, 10.0)(random), random);
+    if (k % 5 == 0) costs.offload.link.assign(static_cast<size_t>(schedule.workers()), 0);
+    Simulation last = simulate(schedule, costs);
+    for (const double more_time : {0.0, 0.05, 0.5, 10.0}) {
+      const Schedule low = lowered(schedule, costs, more_time);
+      SCOPED_TRACE(::testing::Message() << more_time << " more time\n" << low.to_text());
+      Simulation run = simulate(low, costs);
+      EXPECT_LE(highest(run), highest(last) * (1 + 1e-9));
+      if (highest(run) < highest(last) * (1 - 1e-9)) {
+        ++lower;
+      } else {
+        ++same;
+        EXPECT_LE(run.makespan, last.makespan * (1 + 1e-9));
+      }
+      last = std::move(run);
+    }
+  }
+  EXPECT_GT(lower, 50);
+  EXPECT_GT(same, 50);
+}
+
+// Where one worker keeps the highest peak, the other one does not wait for a lower one of its own.
+TEST(Offloads, OnlyTheFullestWorkerWaits) {
+  SimulateOptions costs = costs_with(8.0);
+  costs.offload.bytes = [](const Action& action) { return action.stage == 0 ? 1.0 : 0.2; };
+  const Schedule plain = Schedule::gpipe(2, 8);
+  const std::vector<Schedule> choices =
+      internal::offload_choices(plain, Routes::create(2), costs, 100.0, {}, {0.0, 100.0});
+  ASSERT_GT(choices.size(), 1u);
+  const Simulation low = simulate(choices.front(), costs);
+  EXPECT_EQ(low.peak[1], 0.2) << choices.front().to_text();
+  EXPECT_GT(low.reload_waits[1], 0.0);
+  EXPECT_NEAR(low.reload_waits[0], 0.0, 1e-9) << choices.front().to_text();
+  // Each choice has its worth.
+  for (size_t k = 1; k < choices.size(); ++k) {
+    const Simulation before = simulate(choices[k - 1], costs), run = simulate(choices[k], costs);
+    EXPECT_LT(run.makespan, before.makespan);
+    EXPECT_GT(run.peak[1], before.peak[1]);
+  }
+}
+
 // Whatever the schedule and the costs, nothing waits, and the memory is not more.
 TEST(Offloads, NoActionWaits) {
   std::mt19937_64 random = testing::test_random();

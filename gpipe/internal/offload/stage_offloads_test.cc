@@ -240,6 +240,35 @@ TEST_F(StageOffloadsTest, WhatAnotherCellUsesBeforeTheCellsLastPartStays) {
   EXPECT_THAT(complaint_of(other), HasSubstr("on the host"));
 }
 
+// That a cell was given a storage before that could go says nothing of its later uses.
+TEST_F(StageOffloadsTest, WhatAnotherCellUsesAgainComesBackOnceItIsLarge) {
+  offloads_->begin_run(0, Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: "
+                                              "F0.0 F0.1 I0.0 O0.0 I0.1 W0.1 L0.0 W0.0\n"));
+  at::Tensor member, other;
+  {
+    const auto noted = offloads_->note(0);
+    member = square(2)[0] + 1;
+    other = square(3).neg();
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  const auto use_it = [&] {
+    const auto noted = offloads_->note(1);  // the cell itself does not go
+    member.add_(1);
+  };
+  use_it();
+  offloads_->depart({ActionKind::kForward, 0, 1}, {}, {});
+  {
+    const auto noted = offloads_->note(0);
+    member.resize_({kSide, kSide}).fill_(3);
+  }
+  offloads_->depart({ActionKind::kInputGradient, 0, 0}, {}, {});
+  offloads_->offload(0);
+  ASSERT_THAT(complaint_of(member), HasSubstr("on the host"));
+  use_it();
+  EXPECT_EQ(complaint_of(member), "");
+  EXPECT_THAT(on_host(member), EqualsBitwise(torch::full({kSide, kSide}, 4.0F)));
+}
+
 TEST_F(StageOffloadsTest, AnotherCellsUseNeedsMemory) {
   at::Tensor member;
   {
@@ -356,6 +385,28 @@ TEST_F(StageOffloadsTest, AFailedRunLeavesNothingAway) {
     begin();
   }
   EXPECT_EQ(offloads_->pinned_bytes(), 2 * 3 * kBytes);
+}
+
+// A layer may use in a later run what a cell of a failed one had made. Nothing stays for that.
+TEST_F(StageOffloadsTest, WhatAFailedRunMadeIsOfNoCell) {
+  offloads_->begin_run(0, Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: "
+                                              "F0.0 F0.1 I0.0 O0.0 I0.1 W0.1 L0.0 W0.0\n"));
+  const at::Tensor input = square(2);
+  at::Tensor member, made;
+  {
+    const auto noted = offloads_->note(0);
+    member = input.exp();
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});  // it would go behind a later part
+  offloads_->end_run();
+  begin();
+  {
+    const auto noted = offloads_->note(0);
+    made = member.exp();  // at the place at which the member was made
+  }
+  offloads_->depart({ActionKind::kForward, 0, 0}, {}, {});
+  offloads_->offload(0);
+  EXPECT_THAT(complaint_of(made), HasSubstr("on the host"));
 }
 
 // A custom function may keep tensors where no graph counts their changes.
