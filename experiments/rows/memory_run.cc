@@ -94,9 +94,10 @@ PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity, const RunConte
   std::optional<command::Progress> bar;
   balance::MemoryPlanOptions options(setup.balance);
   options.chunks(setup.chunks)
+      .shared_inputs(setup.shared_inputs)
       .partition_checkpoints(setup.checkpoints)
       .schedule(setup.schedule.make)
-      .ablation(run.ablation)
+      .ablation(run.whole_ablation())
       .optimizer(run.optimizer)
       .zero_grad(run.zero_grad)
       .capacity(capacity)

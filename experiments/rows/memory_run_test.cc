@@ -1,5 +1,6 @@
 #include "experiments/rows/memory_run.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -14,7 +15,9 @@
 namespace gpipe::experiments {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
 
 constexpr int64_t kMiB = 1 << 20;
 
@@ -123,6 +126,29 @@ TEST(MemoryRunTest, APlanSaysWhereMemoryRunsOut) {
   const PlannedMemory full = plan_memory(unet({}), free.live / 2, kGoOn);
   EXPECT_TRUE(full.out_of_memory);
   EXPECT_EQ(full.figures.total(), free.figures.total());
+}
+
+// A setup may come from a diagnosis, say. What it leaves out holds beside the row's own ablation.
+TEST(MemoryRunTest, ARowLeavesOutWhatItsSetupLeavesOut) {
+  MemoryRun run = unet({50, 59});
+  run.devices = {c10::kCPU, c10::kCPU};
+  run.ablation.copy_streams = false;
+  EXPECT_TRUE(run.options().ablation().direct_skips);
+  run.setup.direct_skips = false;
+  EXPECT_FALSE(run.options().ablation().direct_skips);
+  EXPECT_FALSE(run.options().ablation().copy_streams);
+  run.setup.direct_skips = true;
+  run.ablation.direct_skips = false;
+  EXPECT_FALSE(run.options().ablation().direct_skips);
+}
+
+// A row has one input. A plan ignored that its setup shares others, which a run refuses.
+TEST(MemoryRunTest, APlanSharesTheInputsOfTheSetup) {
+  MemoryRun run = linear_layers({6, 6});
+  run.setup.shared_inputs = {1};
+  const auto refused = ThrowsMessage<c10::ValueError>(HasSubstr("shared_inputs names number 1"));
+  EXPECT_THAT([&] { (void)run_memory(run, kGoOn); }, refused);
+  EXPECT_THAT([&] { (void)plan_memory(run, 0, kGoOn); }, refused);
 }
 
 TEST(MemoryRunTest, CanBeStopped) {

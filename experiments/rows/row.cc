@@ -26,6 +26,12 @@ void Row::run_here(const CommonFlags& flags) {
   seed = flags.seed;
 }
 
+Ablation Row::whole_ablation() const {
+  Ablation whole = ablation;
+  whole.direct_skips = ablation.direct_skips && setup.direct_skips;
+  return whole;
+}
+
 std::string Row::describe() const {
   return absl::StrFormat("%s, %d x %s", network.title, batch_size,
                          absl::StrJoin(network.model.row, " x ")) +
@@ -53,7 +59,10 @@ at::Tensor Row::target(int64_t rows, c10::Device device) const {
 }
 
 GPipeOptions Row::options() const {
-  return pipe_options(setup, devices).placement(placement).ablation(ablation).graphs(graphs);
+  return pipe_options(setup, devices)
+      .placement(placement)
+      .ablation(whole_ablation())
+      .graphs(graphs);
 }
 
 std::unique_ptr<Trainer> Row::make_trainer() const {

@@ -61,6 +61,9 @@ struct Row {
   // Chooses a device for each partition, and takes the seed. Throws what choose_devices() throws.
   void run_here(const CommonFlags& flags);
 
+  // All that the pipeline leaves out: `ablation`, and direct skips if the setup has none.
+  Ablation whole_ablation() const;
+
   // The row in words: "U-Net (5, 64), 80 x 3 x 192 x 192, chunks 2, balance [241], checkpoint
   // except_last, gpipe".
   std::string describe() const;

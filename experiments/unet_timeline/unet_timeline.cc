@@ -104,9 +104,10 @@ Row settle(const CommonFlags& flags, const std::string& name, Origin way) {
 
 Json settings_of(const Row& row) {
   Json json = row.settings();
-  json["direct_skips"] = row.ablation.direct_skips;
-  json["copy_streams"] = row.ablation.copy_streams;
-  json["early_recomputes"] = row.ablation.early_recomputes;
+  const Ablation ablation = row.whole_ablation();
+  json["direct_skips"] = ablation.direct_skips;
+  json["copy_streams"] = ablation.copy_streams;
+  json["early_recomputes"] = ablation.early_recomputes;
   add_pipeline(row.setup, json);
   return json;
 }
@@ -194,8 +195,8 @@ void simulate(const Simulated& simulated, const Row& row, Outcome& outcome,
   outcome.settings["scale"] = to_text(Scale::kFull);
   outcome.settings["costs"] = simulated.profile ? device_of(*simulated.profile) : "nominal";
   *context.out << "\n" << row.name << " (simulated): " << outcome.note << std::endl;
-  const SimulatedStep step = simulate_ablation({row.name, row.ablation}, profile_of(row, simulated),
-                                               {row.setup, simulated.machine});
+  const SimulatedStep step = simulate_ablation(
+      {row.name, row.whole_ablation()}, profile_of(row, simulated), {row.setup, simulated.machine});
   const double seconds = static_cast<double>(step.timeline.end() - step.timeline.begin()) / 1e9;
   outcome.figures["throughput"] = static_cast<double>(row.batch_size) / seconds;
   outcome.figures["utilization"] = 100 * split_time(step.timeline, step.routes).utilization();
