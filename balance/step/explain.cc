@@ -413,8 +413,9 @@ std::vector<Schedule> offload_choices(const Profile& profile, const std::vector<
     const int64_t bytes = memory.bytes("offloads: worker " + std::to_string(worker));
     beside[worker] = static_cast<double>(bytes) - beside[worker];
   }
-  return internal::offload_choices(model.schedule, model.costs.front().routes,
-                                   model.simulate_options(), more_time, most, std::move(beside));
+  return gpipe::internal::offload_choices(model.schedule, model.costs.front().routes,
+                                          model.simulate_options(), more_time, most,
+                                          std::move(beside));
 }
 
 Schedule offloaded_schedule(const Profile& profile, const std::vector<int64_t>& balance,

@@ -88,14 +88,15 @@ def options_of(
 
     Has no defaults: whoever plans for a pipeline says all that changes what it computes. Without
     its shared inputs a mask of as many rows would be cut, and the loss another, without an error.
+    The result leaves out what is GPipe's default, because programs that planned without the last
+    two may give these beside it.
     """
-    return {
-        "balance": balance,
-        "chunks": chunks,
-        "checkpoint": checkpoint,
-        "shared_inputs": shared_inputs,
-        "deferred_batch_norm": deferred_batch_norm,
-    }
+    options: dict[str, Any] = {"balance": balance, "chunks": chunks, "checkpoint": checkpoint}
+    if shared_inputs:
+        options["shared_inputs"] = shared_inputs
+    if deferred_batch_norm:
+        options["deferred_batch_norm"] = True
+    return options
 
 
 def devices_of(devices: Any) -> list[torch.device]:

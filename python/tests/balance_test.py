@@ -115,6 +115,8 @@ def test_plan(tmp_path):
     assert planned.problems == [] and planned.step >= planned.lower_bound > 0
     options = planned.options
     assert sum(options["balance"]) == 6 and options["chunks"] in (4, 8)
+    # These may be given beside them.
+    assert "shared_inputs" not in options and "deferred_batch_norm" not in options
     assert planned.schedule.micro_batches == options["chunks"]
     assert "The next best" in str(planned) or "schedule" in str(planned)
     planned.save(tmp_path / "plan.json")
