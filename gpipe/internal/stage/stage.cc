@@ -12,7 +12,7 @@
 #include "gpipe/internal/cell/recompute_check.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
 #include "gpipe/internal/model/given_tensors.h"
-#include "gpipe/internal/model/watched_call.h"
+#include "gpipe/internal/model/remote_tensors.h"
 #include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/cell/changed_saved.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
 #include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/stage/group_scope.h"

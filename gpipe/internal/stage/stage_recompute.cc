@@ -7,7 +7,6 @@
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/recompute_check.h"
-#include "gpipe/internal/cell/recompute_timer.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/threads/caller_state.h"
 #include "interception/interception.h"

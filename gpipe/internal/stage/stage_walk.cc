@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
+#include <typeinfo>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/backward/group_sums.h"
@@ -12,6 +14,7 @@
 #include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/stage/group_scope.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -137,6 +140,29 @@ void StageWalk::hand_over_requested() {
     c10::NoGradGuard no_grad;
     sum = sum.defined() ? sum + entry.sum : entry.sum;
   });
+}
+
+void rethrow_changed(const Layer& layer, bool waited) {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    std::string names;
+    for (const auto& item : layer.module.ptr()->named_buffers()) {
+      names += (names.empty() ? "" : ", ") + text::in_quotes(layer.name + "." + item.key());
+    }
+    const std::string what = error.what_without_backtrace();
+    if (names.empty() || typeid(error) != typeid(c10::Error) ||
+        what.find("modified by an inplace operation") == std::string::npos) {
+      throw;
+    }
+    c10::Error longer(error);  // the user may keep the error itself
+    longer.add_context(
+        "the tensor may be a buffer of this layer (" + names +
+        ") that another micro-batch's forward has changed since: let the layer compute with a "
+        "clone() of it, or use Checkpoint::kAlways for this partition" +
+        (waited ? " and a schedule with whole backwards, such as 1f1b" : ""));
+    throw c10::Error(std::move(longer));
+  }
 }
 
 }  // namespace gpipe::internal

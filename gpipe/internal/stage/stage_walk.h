@@ -15,6 +15,7 @@
 #include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/cell/cell.h"
 #include "gpipe/internal/cell/run_context.h"
+#include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/stage/stage_code.h"
 #include "gpipe/internal/tensors/packet.h"
 
@@ -59,6 +60,12 @@ class StageWalk final : public CellGraph::Walk {
   std::vector<const torch::autograd::Node*> sent_;  // accumulators of the leaves in `roots_`
   std::optional<LeafSums> of_loss_;  // while the walk is in the graph of a loss alone
 };
+
+// Called while the error of a backward is handled, whose last node was that layer's. Throws
+// LibTorch's error for a tensor that was changed since a graph has saved it, and says that it may
+// be a buffer of the layer. Throws all other errors as they are. `waited`: whether the graph had
+// waited, as after the first half of a split backward or after an early recompute.
+[[noreturn]] void rethrow_changed(const Layer& layer, bool waited);
 
 }  // namespace gpipe::internal
 
