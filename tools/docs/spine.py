@@ -15,7 +15,7 @@ gpipe/gpipe.h gpipe/gpipe.cc gpipe/internal/run/pipeline.h gpipe/internal/run/pi
 gpipe/runtime/transport.h gpipe/schedule/program.h gpipe/internal/stage/stage.h gpipe/internal/stage/stage.cc
 gpipe/internal/stage/stage_backward.cc gpipe/internal/cell/cell.h gpipe/internal/cell/cell.cc
 gpipe/internal/run/packet_transport.h gpipe/internal/tensors/packet.h gpipe/internal/stage/stage_recompute.cc
-gpipe/internal/run/pipeline_streams.cc
+gpipe/internal/run/pipeline_streams.cc gpipe/internal/stage/stage_walk.h
 """
 PROCESSES = """
 gpipe/world gpipe/distributed/meet/environment gpipe/distributed/meet/session gpipe/distributed/meet/c10d

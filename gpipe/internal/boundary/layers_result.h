@@ -5,6 +5,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "gpipe/internal/boundary/leaving_copies.h"
+#include "gpipe/internal/boundary/ports.h"
 #include "gpipe/internal/cell/cell.h"
 #include "gpipe/internal/tensors/value.h"
 
@@ -19,6 +20,9 @@ struct LayersResult {
   WeakStorages shared;
   WeakStorages constant;
 };
+
+// Adds the outputs to the result's graph, in the order in which their gradients are added up.
+void add_outputs(const Ports& ports, LayersResult& result);
 
 }  // namespace gpipe::internal
 

@@ -7,7 +7,6 @@
 #ifndef GPIPE_INTERNAL_CELL_CELL_H_
 #define GPIPE_INTERNAL_CELL_CELL_H_
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
@@ -19,18 +18,20 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/backward/split_backward.h"
 #include "gpipe/internal/backward/walk_visitor.h"
+#include "gpipe/internal/cell/cell_random.h"
 #include "gpipe/internal/cell/fingerprint.h"
 #include "gpipe/internal/cell/layer_buffers.h"
-#include "gpipe/internal/libtorch/versions.h"
+#include "gpipe/internal/cell/layer_numbers.h"
+#include "gpipe/internal/cell/sinks.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
 
 namespace gpipe::internal {
 
-class ModelState;
+class GroupSums;
+class LeafSums;
 
 // Which part of a cell's backward is run.
 enum class BackwardPart : uint8_t {
@@ -39,23 +40,13 @@ enum class BackwardPart : uint8_t {
   kWeights,  // the remaining gradients
 };
 
-// Tensors, by packet, whose gradients end in one GradientSink.
-class Sinks {
- public:
-  // Adds the next tensor of a packet. If `wanted`, its gradient ends here: see
-  // GradientSink::attach().
-  void add(size_t packet, const at::Tensor& tensor, bool wanted);
-
-  // Removes and returns the gradients that have arrived, so each is returned once. There are as
-  // many items as were added; an item is undefined if its gradient has not arrived.
-  std::vector<Packet> take();
-
-  // The node at which the gradients end; null if no gradient is wanted.
-  const GradientSink* node() const { return sink_.get(); }
-
- private:
-  NodePtrTo<GradientSink> sink_;
-  c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] index in the sink, or -1
+// One backward of one cell.
+struct BackwardTask {
+  BackwardPart part = BackwardPart::kWhole;
+  LeafSums* leaf_sums = nullptr;  // the sums of the micro-batch
+  // Receives the gradients of the targets of the cell's loss, if any are wanted.
+  Packet* target_gradients = nullptr;
+  GroupSums* group_sums = nullptr;  // the stage's sums; null: the leaves' .grad get the gradients
 };
 
 // Where a backward starts. Gradients of one node are added up in the order of these roots.
@@ -69,19 +60,7 @@ struct Roots {
   }
 };
 
-// The random numbers that user code (hooks, custom functions) draws in a cell's backward.
-struct CellRandom {
-  RandomStreams* streams = nullptr;
-  uint64_t step_seed = 0;
-  int64_t micro_batch = 0;
-  int64_t first_layer = 0;            // the index in the model of the stage's first layer
-  const ModelState* model = nullptr;  // null: no leaf is registered
-};
-
 // The part of autograd's graph that a forward, a recompute or a loss leaves for a backward.
-//
-// Layers have positions. 0 is the stage's first layer. -1 stands for nodes that were made before
-// it, and the number of layers stands for the loss behind them.
 //
 // Thread-safety: none.
 class CellGraph {
@@ -92,19 +71,8 @@ class CellGraph {
   // loss starts from; and the targets of a loss.
   Sinks& inputs() { return inputs_; }
   Sinks& targets() { return targets_; }
-  // Then call begin(). Nodes that this thread makes after it belong to the graph. They are nodes of
-  // layers, each of which is closed with end_layer(). After begin_loss(), they are nodes of a loss
-  // alone, which comes after that many layers.
-  void begin();
-  void begin_loss(size_t layers);
-  void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
-  // Called instead of end_layer() for all layers at once, if a node stands for several of them.
-  void end_layers_as_one(size_t layers) {
-    layer_ends_.assign(layers, at::sequence_number::peek());
-    undivided_ = true;
-  }
-  // The nodes that this thread has made since begin().
-  NodeRange own_nodes() const { return {thread_, begin_}; }
+  // Then let the numbers of the layers begin(), and end each layer; see layer_numbers.h.
+  LayerNumbers& layers() { return layers_; }
   // Adds item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the
   // order of the calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
@@ -137,24 +105,10 @@ class CellGraph {
   void run(Roots roots, BackwardPart part, Walk& walk);
   void release(BackwardPart part);
 
-  // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.
-  int64_t last_layer() const;
-  int64_t before_layers() const;
-  int64_t layer_of(uint64_t sequence_nr) const;
-  // The lowest sequence number that a node of that layer may have.
-  uint64_t start_of(int64_t layer) const;
-
   Sinks inputs_;
   Sinks targets_;
   c10::SmallVector<Output, 2> outputs_;  // the outputs that require a gradient
-  // Nodes made in layer k have sequence numbers below layer_ends_[k] and not below the end before
-  // it (for the first layer: not below begin_). All of them are made on thread_.
-  uint64_t thread_ = 0;
-  uint64_t begin_ = 0;
-  c10::SmallVector<uint64_t, 8> layer_ends_;
-  bool has_layers_ = true;
-  bool undivided_ = false;  // nodes before the first layer's end belong to no single layer
-  bool has_loss_ = false;
+  LayerNumbers layers_;
   std::vector<DrawRecord> draws_;
   WeightBackward weights_;  // between the halves of a split backward
 };
@@ -166,12 +120,12 @@ class CellGraph::Walk : public WalkVisitor {
  public:
   explicit Walk(CellRandom random) : random_(random) {}
 
-  void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
+  void before_users_code(const torch::autograd::Node& node, uint64_t next) final {
+    random_.before_users_code(node, next);
+  }
 
-  // The position of the layer whose node runs, or that leads to the node which the walk has
-  // reached. -1: not known. If only the loss, or a single layer, is possible, the result is its
-  // position.
-  int64_t layer() const;
+  // The position of the layer that the walk has reached: see LayerNumbers::reached().
+  int64_t layer() const { return layers_->reached(progress); }
 
   // Receives the gradients of the loss's targets. The packet stays as it is if no target wants a
   // gradient.
@@ -179,18 +133,14 @@ class CellGraph::Walk : public WalkVisitor {
 
  protected:
   // The number of the thread that made the graph's nodes, as the nodes have it.
-  uint64_t thread() const { return graph_->thread_; }
+  uint64_t thread() const { return layers_->own_nodes().thread; }
 
  private:
   friend class CellGraph;
   void begin(const CellGraph& graph);  // sets the sinks and nodes that belong to the graph
-  bool repeat_forward(const torch::autograd::Node& node, uint64_t next);
-  void enter_leaf(const at::Tensor& leaf);
-  void enter(int64_t layer, uint64_t node);
 
-  const CellRandom random_;
-  const CellGraph* graph_ = nullptr;  // the graph whose backward runs, or ran last
-  uint64_t others_ = 0;               // number of leaves so far that no layer has registered
+  CellRandom random_;
+  const LayerNumbers* layers_ = nullptr;  // of the graph whose backward runs, or ran last
 };
 
 // What a cell keeps between its forward and its backward.

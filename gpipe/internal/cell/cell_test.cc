@@ -81,10 +81,10 @@ at::Tensor input_of(CellGraph& graph, const at::Tensor& value) {
 using LayerFn = std::function<at::Tensor(const at::Tensor&)>;
 
 at::Tensor run_layers(CellGraph& graph, at::Tensor value, const std::vector<LayerFn>& layers) {
-  graph.begin();
+  graph.layers().begin();
   for (const LayerFn& layer : layers) {
     value = layer(value);
-    graph.end_layer();
+    graph.layers().end_layer();
   }
   graph.add_output(0, 0, value);
   return value;
@@ -166,14 +166,14 @@ TEST(CellGraph, AReplayBelongsToNoSingleLayer) {
   const auto replayed = [&](ReplayNode::Run run) {
     CellGraph graph;
     const at::Tensor input = input_of(graph, torch::randn({3}));
-    graph.begin();
+    graph.layers().begin();
     const auto node = make_node<ReplayNode>(
         torch::autograd::edge_list{torch::autograd::impl::gradient_edge(input),
                                    torch::autograd::impl::gradient_edge(w)},
         std::move(run));
     const at::Tensor output = torch::randn({3});
     torch::autograd::set_history(output, node);
-    graph.end_layers_as_one(3);
+    graph.layers().end_layers_as_one(3);
     graph.add_output(0, 0, output);
     return graph;
   };
@@ -250,9 +250,9 @@ TEST(CellGraph, AddsUpGradientsInTheOrderInWhichOutputsWereNamed) {
   auto sum = [&](const std::vector<size_t>& order) {
     CellGraph graph;
     const at::Tensor x = input_of(graph, torch::ones({1}));
-    graph.begin();
+    graph.layers().begin();
     const at::Tensor y = x * 1;
-    graph.end_layer();
+    graph.layers().end_layer();
     for (size_t k : order) graph.add_output(k, 0, y);
     return Backward()(graph, {given[0].clone(), given[1].clone(), given[2].clone()})[0]
         .items[0]
@@ -364,7 +364,7 @@ TEST(CellGraph, BlamesTheLayerThatLeadsToWhatIsRefused) {
       Backward backward;
       if (with_loss) {
         CellGraph loss;
-        loss.begin_loss(3);
+        loss.layers().begin_loss(3);
         loss.add_output(0, 0, output.sum());
         graph.append_loss(std::move(loss));
       }
@@ -404,7 +404,7 @@ struct CellWithLoss {
       output = detached_alias(output);
       loss.inputs().add(0, output, /*wanted=*/true);
     }
-    loss.begin_loss(2);
+    loss.layers().begin_loss(2);
     loss.targets().add(0, torch::randn({2}), /*wanted=*/false);
     loss.targets().add(0, target, /*wanted=*/true);
     loss.add_output(0, 0, (((output - target) * scale).pow(2) * output).mean());
@@ -466,7 +466,7 @@ TEST(CellGraphOfALoss, IsTheLayerBehindTheLast) {
         output = detached_alias(output);
         loss.inputs().add(0, output, /*wanted=*/true);
       }
-      loss.begin_loss(2);
+      loss.layers().begin_loss(2);
       loss.add_output(0, 0, fails_if(loss_fails)(output).sum());
       Backward backward;
       CellGraph& runs = cut && loss_fails ? loss : graph;
@@ -482,7 +482,7 @@ TEST(CellGraphOfALoss, IsTheLayerBehindTheLast) {
 TEST(CellGraphOfALoss, IsBlamedForAllThatRunsForItAlone) {
   const at::Tensor outside = Fails::apply(leaf({2}));
   CellGraph loss;
-  loss.begin_loss(3);
+  loss.layers().begin_loss(3);
   loss.add_output(0, 0, outside.sum());
   Backward backward;
   EXPECT_THROW(backward(loss, {torch::ones({})}), std::runtime_error);

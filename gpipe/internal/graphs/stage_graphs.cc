@@ -362,7 +362,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
       outputs.push_back(despite_recordings(*graphs_, [&] { return copy_out(output.tensor); }));
     }
   }
-  result.graph.begin();
+  result.graph.layers().begin();
   const bool any_grad = std::any_of(slot->outputs.begin(), slot->outputs.end(),
                                     [](const Output& output) { return output.needs_grad; });
   if (run.plan.record && any_grad) {
@@ -379,7 +379,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
       if (slot->outputs[u].needs_grad) torch::autograd::set_history(outputs[u], node);
     }
   }
-  result.graph.end_layers_as_one(layers.count);
+  result.graph.layers().end_layers_as_one(layers.count);
   for (size_t k = 0; k < slot->output_numbers.size(); ++k) {
     Value value{slot->kinds[k], {}};
     for (const int number : slot->output_numbers[k]) {

@@ -27,12 +27,13 @@ using torch::autograd::edge_list;
 // and in which layout, hardly ever changes.
 constexpr size_t kMostBackwards = 4;
 
-// Adds up each leaf's gradients separately, so that a recording accumulates nothing.
+// Adds up each leaf's gradients separately, so that a recording accumulates nothing. Its walks meet
+// no users' code, which would draw random numbers.
 class LeavesApart final : public CellGraph::Walk {
  public:
   // `leaves`: edges to all accumulators that the backward reaches.
   explicit LeavesApart(const edge_list& leaves)
-      : Walk(CellRandom()), sums(leaves.size()), leaves_(leaves) {}
+      : Walk(CellRandom(/*streams=*/nullptr, 0, 0)), sums(leaves.size()), leaves_(leaves) {}
 
   at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& /*leaf*/) override {
     const auto place = std::find_if(leaves_.begin(), leaves_.end(),

@@ -229,7 +229,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
       }
     }
   }
-  const GraphLeaves found = leaves_of(roots, slot.recorded.graph.own_nodes());
+  const GraphLeaves found = leaves_of(roots, slot.recorded.graph.layers().own_nodes());
   TORCH_CHECK(found.reason.empty(), found.reason);
   for (const GraphLeaves::Leaf& leaf : found.leaves) {
     const ModelState::Parameter* parameter = run.plan.model.find(leaf.tensor);

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpipe/internal/model/layer.h"
@@ -85,6 +86,25 @@ class RemoteUse {
   const RemoteTensors::Remote* found_ = nullptr;
   bool has_old_values_ = false;  // `*found_` has values from before the pipeline was made
 };
+
+// Returns what `call`, of a layer or of the loss, gives. Throws if it uses a tensor that a layer of
+// another process has registered. `remote`: these tensors; null: nothing is watched. `results_of`:
+// the tensors in a result. `user`: the name of the layer or the loss.
+template <typename Call, typename ResultsOf, typename User>
+auto watched_call(const RemoteTensors* remote, const Call& call, const ResultsOf& results_of,
+                  const User& user, bool is_loss = false) {
+  if (remote == nullptr) return call();
+  const RemoteUse use(*remote);
+  std::optional<decltype(call())> result;
+  try {
+    result.emplace(call());
+  } catch (...) {
+    use.check_exception(user(), is_loss);
+    throw;
+  }
+  use.check_results(results_of(*result), user(), is_loss);
+  return *std::move(result);
+}
 
 }  // namespace gpipe::internal
 

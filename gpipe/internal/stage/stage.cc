@@ -9,7 +9,9 @@
 #include "gpipe/internal/boundary/arriving.h"
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/cell/recompute_check.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/model/given_tensors.h"
 #include "gpipe/internal/model/remote_tensors.h"
 #include "gpipe/internal/offload/stage_offloads.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -36,25 +38,6 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
   return false;
 }
 
-// Returns what `call`, of a layer or the loss, gives. Throws if the call uses a tensor that a layer
-// of another process has registered. `results_of`: the tensors in a result. `user`: the name of the
-// layer or the loss.
-template <typename Call, typename ResultsOf, typename User>
-auto watched(const RemoteTensors* remote, const Call& call, const ResultsOf& results_of,
-             const User& user, bool is_loss = false) {
-  if (remote == nullptr) return call();
-  const RemoteUse use(*remote);
-  std::optional<decltype(call())> result;
-  try {
-    result.emplace(call());
-  } catch (...) {
-    use.check_exception(user(), is_loss);
-    throw;
-  }
-  use.check_results(results_of(*result), user(), is_loss);
-  return *std::move(result);
-}
-
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
@@ -62,18 +45,9 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
     : index_(index),
       device_(device),
       boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
-      over_processes_(over_processes),
       layers_(std::move(layers)),
-      tied_(std::move(tied)),
-      running_code_(names_of_code()) {}
-
-std::vector<std::string> Stage::names_of_code() const {
-  std::vector<std::string> names;
-  for (int64_t position = -1; position <= static_cast<int64_t>(layers_.size()); ++position) {
-    names.push_back(name_of(position));
-  }
-  return names;
-}
+      code_(index, layers_),
+      tied_terms_(index, device, std::move(tied), over_processes) {}
 
 void Stage::begin_run() {
   handed_over_.clear();
@@ -90,15 +64,9 @@ std::optional<GraphUse> Stage::graph_use() const {
   return graphs_->use();
 }
 
-std::string Stage::name_of(int64_t position) const {
-  if (position < 0) return "stage " + std::to_string(index_);
-  if (position == static_cast<int64_t>(layers_.size())) return "the loss function";
-  return layer_text(layers_[position]);
-}
-
 std::string Stage::current_layer_type() const {
-  if (!runs_layer()) return "";
-  return readable_type(layers_[running_layer_].module);
+  if (!code_.runs_layer()) return "";
+  return readable_type(layers_[code_.position()].module);
 }
 
 Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
@@ -107,16 +75,17 @@ Stage::Result Stage::run_layers(const RunContext& run, int64_t micro_batch,
   if (graphs_ == nullptr) {
     const auto noted = note_made(run.offloads, index_, micro_batch);
     Result result = call_layers(run, micro_batch, inputs, keep_inputs, given);
-    if (run.plan.record) add_outputs(result);
+    if (run.plan.record) add_outputs(boundary_.ports, result);
     return result;
   }
-  const StageGraphs::Layers layers{layers_.size(), random_streams_,
-                                   [&](std::vector<Packet>& values, bool keep) {
-                                     return call_layers(run, micro_batch, values, keep, given);
-                                   },
-                                   [this](LayersResult& result) { add_outputs(result); },
-                                   [this] { return current_layer(); }};
-  running_layer_ = -1;
+  const StageGraphs::Layers layers{
+      layers_.size(), random_streams_,
+      [&](std::vector<Packet>& values, bool keep) {
+        return call_layers(run, micro_batch, values, keep, given);
+      },
+      [this](LayersResult& result) { add_outputs(boundary_.ports, result); },
+      [this] { return current_layer(); }};
+  code_.leave();
   return graphs_->run(run, micro_batch, inputs, keep_inputs, has_loss_, layers);
 }
 
@@ -146,20 +115,22 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   torch::nn::AnyValue value = to_any({inputs[0].kind, std::move(tensors[0])});
   tensors.clear();  // so that a layer's input is freed when the layer is done with it
   const auto layer_name = [this] { return current_layer(); };
-  graph.begin();
+  graph.layers().begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
     random_streams_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     phase_questions() = {};
-    value = watched(
+    value = watched_call(
         run.remote_tensors,
         [&] { return run_layer(static_cast<int64_t>(position), std::move(value)); },
-        [&](torch::nn::AnyValue& result) { return given_by(position, result, tracker); },
+        [&](torch::nn::AnyValue& result) {
+          return given_tensors(layers_[position], result, tracker);
+        },
         layer_name);
     buffers_.note_questions(position, phase_questions());
     if (keep_inputs) check_kept(index_, inputs, "while it is checkpointed", layer_name);
     read_only.check(layer_name);
-    if (run.check_finite) check_finite_layer(position, value, tracker);
-    if (plan.record) graph.end_layer();
+    if (run.check_finite) check_finite_given(layers_[position], value, tracker);
+    if (plan.record) graph.layers().end_layer();
   }
   result.outputs.push_back(from_any(std::move(value)));
   for (size_t k = 1; k < boundary_.ports.outputs.size(); ++k) {
@@ -171,48 +142,13 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
 
 torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value) {
   Layer& layer = layers_[position];
-  running_layer_ = position;
-  running_code_.enter(position);
+  code_.enter(position);
   RunningStatisticsScope::enter_layer(layer.index);
   if (layer.skips.empty()) return layer.module.any_forward(std::move(value));
   skip::CallScope call(layer.skips);
   value = layer.module.any_forward(std::move(value));
   call.finish();
   return value;
-}
-
-std::vector<const at::Tensor*> Stage::given_by(size_t position, torch::nn::AnyValue& value,
-                                               const skip::Tracker& tracker) const {
-  std::vector<const at::Tensor*> given;
-  layers_[position].skips.for_each_stash([&](const skip::Key& key) {
-    if (const at::Tensor* const stashed = tracker.find(key)) given.push_back(stashed);
-  });
-  for (const at::Tensor* const tensor : tensors_in(value)) given.push_back(tensor);
-  return given;
-}
-
-void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
-                               const skip::Tracker& tracker) const {
-  layers_[position].skips.for_each_stash([&](const skip::Key& key) {
-    const at::Tensor* stashed = tracker.find(key);
-    if (stashed != nullptr) check_finite(*stashed, "the skip " + key.to_text());
-  });
-  for (const at::Tensor* tensor : tensors_in(value)) check_finite(*tensor, "the output of a layer");
-}
-
-void Stage::add_outputs(Result& result) const {
-  // A view whose base has changed since gets a new node when its grad_fn is asked for. The plain
-  // model's layers ask in this order, so the nodes get their sequence numbers in this order.
-  const auto make_node = [](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
-  };
-  for (const Value& output : result.outputs) {
-    for (const at::Tensor& tensor : output.tensors) make_node(tensor);
-  }
-  for (const size_t k : boundary_.ports.gradient_order) {
-    const std::vector<at::Tensor>& tensors = result.outputs[k].tensors;
-    for (size_t n = 0; n < tensors.size(); ++n) result.graph.add_output(k, n, tensors[n]);
-  }
 }
 
 void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss,
@@ -226,15 +162,14 @@ void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss&
       graph.inputs().add(0, outputs.tensors[n], handed_over.items[n].needs_grad);
     }
   }
-  graph.begin_loss(layers_.size());
+  graph.layers().begin_loss(layers_.size());
   // The loss may also draw random numbers: it counts as the layer after the last one.
   random_streams_.enter(plan.step_seed, plan.number_of(micro_batch),
                         layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope random_scope(&random_streams_, &graph.draws());
   const auto noted = note_made(run.offloads, index_, micro_batch);
-  running_layer_ = static_cast<int64_t>(layers_.size());
-  running_code_.enter(layers_.size());
-  LossResult scalar = watched(
+  code_.enter(code_.loss());
+  LossResult scalar = watched_call(
       run.remote_tensors, [&] { return loss(micro_batch, outputs.tensors); },
       [](const LossResult& result) { return std::vector<const at::Tensor*>{&result.loss}; },
       [this] { return current_layer(); }, /*is_loss=*/true);
@@ -285,12 +220,12 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
       result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
                           recomputes ? &given : nullptr);
       if (watches_buffers) {
-        if (recomputes) running_layer_ = -1;
+        if (recomputes) code_.leave();
         buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
       }
     } catch (...) {
       if (watches_buffers) {
-        if (runs_layer()) buffers_.note_questions(running_layer_, phase_questions());
+        if (code_.runs_layer()) buffers_.note_questions(code_.position(), phase_questions());
         buffers_.fail_forward(others);
       }
       throw;
@@ -301,8 +236,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   // A cell that cannot be recomputed keeps its graph.
   if (recomputes && buffers && any_needs_grad(outputs)) {
     cell.held = buffers_.held();
-    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
-                                     *std::move(buffers)};
+    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result.outputs),
+                                     std::move(given), *std::move(buffers)};
     if (LayerBuffers::may_need_graph(cell.recompute->buffers)) {
       cell.recompute->graph = std::move(result.graph);
       cell.saved = buffers_.saved(cell.held);
@@ -345,17 +280,6 @@ LayerBuffers::Later Stage::later_check(const RunContext& run) const {
   return [this, &run](const at::Tensor& differs) {
     run.late_checks.add(index_, differs, run.transfers);
   };
-}
-
-std::vector<Fingerprint> Stage::fingerprints_of(const Result& result) const {
-  std::vector<Fingerprint> fingerprints;
-  auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.requires_grad()) fingerprints.push_back(Fingerprint::of(tensor));
-  };
-  for (const Value& output : result.outputs) {
-    for (const at::Tensor& tensor : output.tensors) add(tensor);
-  }
-  return fingerprints;
 }
 
 }  // namespace gpipe::internal

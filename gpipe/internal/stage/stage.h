@@ -9,7 +9,6 @@
 #define GPIPE_INTERNAL_STAGE_STAGE_H_
 
 #include <c10/core/Device.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 #include <memory>
@@ -17,38 +16,27 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/backward/group_sums.h"
-#include "gpipe/internal/backward/leaf_sums.h"
 #include "gpipe/internal/batch/micro_batch_loss.h"
 #include "gpipe/internal/boundary/boundary.h"
 #include "gpipe/internal/boundary/layers_result.h"
 #include "gpipe/internal/boundary/leaving.h"
 #include "gpipe/internal/boundary/ports.h"
 #include "gpipe/internal/cell/cell.h"
-#include "gpipe/internal/cell/fingerprint.h"
 #include "gpipe/internal/cell/layer_buffers.h"
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/stage/stage_code.h"
+#include "gpipe/internal/stage/tied_terms.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/options.h"
 #include "gpipe/runtime/running_code.h"
-#include "skip/tracker.h"
 
 namespace gpipe::internal {
 
 class StageGraphs;
-
-// One backward of one cell.
-struct BackwardTask {
-  BackwardPart part = BackwardPart::kWhole;
-  LeafSums* leaf_sums = nullptr;  // the sums of the micro-batch
-  // Receives the gradients of the targets of the cell's loss, if any are wanted.
-  Packet* target_gradients = nullptr;
-  GroupSums* group_sums = nullptr;  // the stage's sums; null: the leaves' .grad get the gradients
-};
 
 // Requirements: its methods are called under an InterceptionScope, with the stage's device and
 // stream current.
@@ -82,12 +70,12 @@ class Stage {
   // begin_action() is called before each action, and end_layers() when its layers are done. After
   // these calls no layer is blamed for an error until the next layer runs.
   void begin_action() {
-    running_layer_ = -1;
+    code_.leave();
     recomputing_ = false;
   }
-  void end_layers() { running_layer_ = -1; }
+  void end_layers() { code_.leave(); }
   // During each action a RunningCode::Action of this object lives.
-  RunningCode& running_code() { return running_code_; }
+  RunningCode& running_code() { return code_.running(); }
 
   // From now on kernels are recorded as graphs where that is possible.
   void use_graphs();
@@ -97,11 +85,9 @@ class Stage {
   c10::Device device() const { return device_; }
   const std::vector<Layer>& layers() const { return layers_; }
 
-  // Whether the last code that ran was a layer, and not the loss function.
-  bool runs_layer() const { return is_layer(running_layer_); }
   // The code that ran last, i.e. the place of a failure: "layer 5 ('relu')", say, or "the loss
   // function".
-  std::string current_layer() const { return name_of(running_layer_); }
+  const std::string& current_layer() const { return code_.current(); }
   // The type of that layer, like "torch::nn::ReLUImpl"; empty if no layer ran.
   std::string current_layer_type() const;
   // Whether the layer ran in a recompute.
@@ -115,14 +101,6 @@ class Stage {
 
  private:
   using Result = LayersResult;
-  struct Backward;
-
-  // `position` indexes layers_; layers_.size() stands for the loss, and -1 for no known layer.
-  bool is_layer(int64_t position) const {
-    return position >= 0 && position < static_cast<int64_t>(layers_.size());
-  }
-  std::string name_of(int64_t position) const;
-  std::vector<std::string> names_of_code() const;
 
   // Runs the layers, or replays a graph of their kernels. Inputs that need a gradient are attached
   // to the graph. `keep_inputs`, for a checkpointed cell: the inputs stay and are checked after
@@ -133,7 +111,6 @@ class Stage {
   Result call_layers(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                      bool keep_inputs, GivenGenerators* given);
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
-  void add_outputs(Result& result) const;
   // Drops the graph of a checkpointed cell's forward, if it cannot replace the recompute.
   static void drop_useless_graph(Cell& cell);
   // Returns the recomputed graph of a checkpointed cell, or that of its forward, if it still has
@@ -142,47 +119,26 @@ class Stage {
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // take_tied_terms() takes the terms of tied parameters that later stages have sent.
-  // send_tied_terms() makes the packets with the terms that earlier stages get.
-  void take_tied_terms(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  void send_tied_terms(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  void check_dense(const RunContext& run, const at::Tensor& tied, const at::Tensor& sum) const;
-  // The stage that accumulates the leaf's gradient. `parameter`: the leaf's entry in the model;
-  // null if no layer has registered it.
-  int64_t owner_of(const RunContext& run, const at::Tensor& leaf,
-                   const ModelState::Parameter* parameter) const;
-  std::vector<Fingerprint> fingerprints_of(const Result& result) const;
-
-  // The tensors that the layer at `position` has made: its output, and its stashes.
-  std::vector<const at::Tensor*> given_by(size_t position, torch::nn::AnyValue& value,
-                                          const skip::Tracker& tracker) const;
-  // Throws c10::ValueError if an output or stash of the layer at `position` is not finite.
-  void check_finite_layer(size_t position, torch::nn::AnyValue& value,
-                          const skip::Tracker& tracker) const;
   LayerBuffers::Others others_in(const RunContext& run) const;
   // Whether another stage has a buffer of this stage's layers, too.
   bool shares_buffers(const RunContext& run);
   // Whether this stage's forwards take the micro-batches in another order than the loop.
   bool may_run_in_any_order(const RunContext& run) const;
   LayerBuffers::Later later_check(const RunContext& run) const;
-  void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
-                        const std::vector<Fingerprint>& in_forward);
 
   int64_t index_;
   c10::Device device_;
   Boundary boundary_;
-  bool over_processes_;
   std::vector<Layer> layers_;
-  std::vector<at::Tensor> tied_;
+  StageCode code_;
+  TiedTerms tied_terms_;
   LayerBuffers buffers_;
   bool may_recompute_ = false;          // some cell of this stage may have been checkpointed
   std::optional<bool> shares_buffers_;  // in this run; nullopt: not known yet
   RandomStreams random_streams_;
   std::shared_ptr<StageGraphs> graphs_;  // null: without graphs
   bool has_loss_ = false;                // a loss was computed here
-  int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
-  RunningCode running_code_;
-  bool recomputing_ = false;  // stays true if the recompute fails
+  bool recomputing_ = false;             // stays true if the recompute fails
   std::optional<int32_t> early_recompute_;
   HandedOver handed_over_;
 };

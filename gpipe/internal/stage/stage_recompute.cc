@@ -1,38 +1,17 @@
 // The recomputes of Stage: the forward of a checkpointed cell again, before its backward.
 #include <c10/core/GradMode.h>
 
-#include <chrono>
 #include <utility>
 
 #include "gpipe/checkpoint_phase.h"
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
+#include "gpipe/internal/cell/recompute_check.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/threads/caller_state.h"
 #include "interception/interception.h"
 
 namespace gpipe::internal {
-namespace {
-
-// Takes the time of a recompute, if there is an observer. An action may have several recomputes,
-// one after the other.
-class RecomputeTimer {
- public:
-  explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
-    if (time_ != nullptr && time_->begin == time_->end) time_->begin = Clock::now();
-  }
-  ~RecomputeTimer() {
-    if (time_ != nullptr) time_->end = Clock::now();
-  }
-  RecomputeTimer(const RecomputeTimer&) = delete;
-  RecomputeTimer& operator=(const RecomputeTimer&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  RecomputeTime* time_;
-};
-
-}  // namespace
 
 void Stage::drop_useless_graph(Cell& cell) {
   Cell::Recompute& kept = *cell.recompute;
@@ -42,7 +21,7 @@ void Stage::drop_useless_graph(Cell& cell) {
 }
 
 CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept) {
-  const RecomputeTimer timer(run.recomputes == nullptr ? nullptr : &(*run.recomputes)[index_]);
+  const RecomputeTimer timer(run, index_);
   recomputing_ = true;
   check_kept(index_, kept.inputs, "between its forward and its recompute",
              [this] { return current_layer(); });
@@ -65,7 +44,10 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   buffers_.begin_recompute(layers_, kept.buffers, others_in(run));
   Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
                              /*keep_inputs=*/false, &kept.given);
-  check_recomputed(run, fingerprints_of(result), kept.fingerprints);
+  const bool is_same =
+      is_same_recompute(run, index_, fingerprints_of(result.outputs), kept.fingerprints);
+  code_.leave();
+  if (!is_same) refuse_recompute(index_, "");
   buffers_.check_recompute(layers_, later_check(run));
   recomputing_ = false;
   return std::move(result.graph);
@@ -82,25 +64,6 @@ void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& ce
   put_back.finish();
   cell.recompute->done = true;
   early_recompute_.reset();
-}
-
-void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
-                             const std::vector<Fingerprint>& in_forward) {
-  bool same = now.size() == in_forward.size();
-  at::Tensor differs;
-  for (size_t k = 0; same && k < now.size(); ++k) {
-    same = now[k].matches(in_forward[k]);
-    const at::Tensor differs_here = now[k].differs(in_forward[k]);
-    if (!differs_here.defined()) continue;
-    // The results on one device are combined. If a layer has moved its output to another device,
-    // the results on that device are checked separately.
-    const bool first = !differs.defined() || differs.device() != differs_here.device();
-    if (first && differs.defined()) run.late_checks.add(index_, differs, run.transfers);
-    differs = first ? differs_here : differs.logical_or(differs_here);
-  }
-  if (differs.defined()) run.late_checks.add(index_, differs, run.transfers);
-  running_layer_ = -1;
-  if (!same) refuse_recompute(index_, "");
 }
 
 }  // namespace gpipe::internal
