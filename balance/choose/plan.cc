@@ -417,9 +417,10 @@ class PipelinePlanner {
     return memory;
   }
 
-  // The choice, of those that offloaded() gave, whose memory plan has the lowest peak, and of
-  // several the fastest. A prediction may be lower where the plan is not. So faster ones are
-  // planned, in steps that grow, while they are as low. Where the first needs more of the host's
+  // The choice, of those that offloaded() gave, whose predicted peak is the lowest, or a faster one
+  // whose memory plan is as low: a prediction may be lower where the plan is not. Faster ones are
+  // planned in steps that grow, while they are as low, so not all of them are. One that fits is
+  // never given up for one that does not. Where the first needs more of the host's
   // memory than it may, choices with fewer offloads take the place of all. None if nothing is
   // gained then.
   std::optional<Planned> lowest_of(std::vector<PlanCandidate> choices, double more_time) {
@@ -441,7 +442,8 @@ class PipelinePlanner {
     for (size_t stride = 1; as_low + 1 < higher;) {
       const size_t next = std::min(as_low + stride, higher - 1);
       Memory memory = memory_of(choices[next]);
-      if (allowed(memory) && most(memory.live) <= most(lowest.memory.live)) {
+      if (allowed(memory) && most(memory.live) <= most(lowest.memory.live) &&
+          (fits(memory) || !fits(lowest.memory))) {
         lowest = {choices[next], std::move(memory)};
         as_low = next;
         stride *= 2;

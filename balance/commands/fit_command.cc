@@ -133,7 +133,11 @@ void check_schedule(const Settings& settings) {
   const size_t devices = settings.device_bytes.size();
   const std::string& given = settings.schedule.name;
   std::vector<std::string> good;
+  std::string or_plan;  // plan takes no schedule of one worker
   for (const NamedSchedule& named : named_schedules()) {
+    if (named.name == given && named.shape != PlacementShape::kOneWorker) {
+      or_plan = ", or use the command plan with --schedules=" + given;
+    }
     const bool one_each = named.shape == PlacementShape::kOneEach ||
                           (named.shape == PlacementShape::kOneWorker && devices == 1);
     if (one_each && named.name == given) return;
@@ -141,9 +145,9 @@ void check_schedule(const Settings& settings) {
   }
   throw command::wrong_value(
       "schedule", given,
-      absl::StrFormat("it has several stages on a device, and fit plans one on each of the %d of "
-                      "--devices_gib; give %s, or use the command plan with --schedules=%s",
-                      devices, absl::StrJoin(good, ", "), given));
+      absl::StrFormat("it has several stages on a device, and fit plans one on each device of "
+                      "--devices_gib; give %s%s",
+                      absl::StrJoin(good, ", "), or_plan));
 }
 
 // Makes a family of one model, in which each micro-batch has the member's number of rows.

@@ -25,11 +25,14 @@ expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 
 expect_mistake "there is no schedule" "${tiny[@]}" --devices_gib=1 --schedule=zero
 # Several stages on a device would be planned as if each had a device of its own.
 for several in zb-v interleaved sequential; do
-  expect_mistake "--schedule=$several: it has several stages on a device, and fit plans one on each of the 2" \
+  expect_mistake "--schedule=$several: it has several stages on a device, and fit plans one on each device" \
     "${tiny[@]}" --devices_gib=1,1 --schedule="$several"
 done
 expect_mistake "give gpipe, fill-drain, 1f1b, zb-h1, zb-h2, or use the command plan with --schedules=zb-v" \
   "${tiny[@]}" --devices_gib=1,1,1 --schedule=zb-v
+# The command plan has no schedule of one worker.
+expect_mistake "give gpipe, fill-drain, 1f1b, zb-h1, zb-h2" "${tiny[@]}" --devices_gib=1,1 --schedule=sequential
+if grep -q "command plan" "$work/mistake.log"; then fail "plan has no schedule sequential"; fi
 expect_mistake "it has several stages on a device" --family='unet:*,2' --devices_gib=1,1 --schedule=v-half
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
 expect_mistake "is for --family" "${tiny[@]}" --devices_gib=1 --step=2

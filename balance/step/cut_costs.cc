@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@ void check(const Profile& profile, const std::vector<int64_t>& balance) {
       throw std::invalid_argument("the balance has a partition of " + std::to_string(layers) +
                                   " layers, expected at least one");
     }
-    if (layers > all - sum) {  // compared before it is added, because the sum could overflow
+    if (layers > std::numeric_limits<int64_t>::max() - sum) {  // the sum would overflow
       throw std::invalid_argument("the balance sums up to more than the profile's " +
                                   std::to_string(all) + " layers");
     }

@@ -362,8 +362,8 @@ std::vector<Schedule> internal::offload_choices(const Schedule& schedule, const 
     for (size_t w = 0; w < speeds.size(); ++w) table.push_back(workers[speeds[w]][w].actions());
     const Schedule with = Schedule::create(plain.stages(), plain.micro_batches(), std::move(table));
     const Simulation run = simulate(with, routes, costs);
-    known->second = more_time == 0.0 ? same_times(without, run)
-                                     : run.makespan <= (1.0 + more_time) * without.makespan;
+    known->second = same_times(without, run) ||
+                    (more_time > 0.0 && run.makespan <= (1.0 + more_time) * without.makespan);
     if (known->second) found.push_back(choice(with, run, beside));
     return known->second;
   };

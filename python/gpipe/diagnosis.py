@@ -23,8 +23,8 @@ class Advice:
     """A change of the setup.
 
     change: "chunks", "balance", "checkpoints", "schedule" or "several".
-    options: for GPipe: all of balance, chunks, checkpoint, shared_inputs and deferred_batch_norm,
-        what does not change included.
+    options: for GPipe: balance, chunks and checkpoint, what does not change included, and
+        shared_inputs and deferred_batch_norm where the pipeline has them.
     schedule: for its step.
     step: predicted seconds. speed_up: the present step / the predicted one.
     memory: predicted bytes of each worker.

@@ -88,8 +88,8 @@ def options_of(
 
     Has no defaults: whoever plans for a pipeline says all that changes what it computes. Without
     its shared inputs a mask of as many rows would be cut, and the loss another, without an error.
-    The result leaves out what is GPipe's default, because programs that planned without the last
-    two may give these beside it.
+    The result leaves out the last two where they are GPipe's defaults, because programs that
+    planned without them may give these beside it.
     """
     options: dict[str, Any] = {"balance": balance, "chunks": chunks, "checkpoint": checkpoint}
     if shared_inputs:
