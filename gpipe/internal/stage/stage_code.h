@@ -45,7 +45,7 @@ class StageCode {
 
  private:
   int64_t stage_;
-  std::vector<std::string> names_;  // of the stage, then of its layers, then of the loss
+  std::vector<std::string> names_;  // the stage's name, its layers', and the loss's
   int64_t position_ = -1;
   RunningCode running_;
 };
