@@ -28,7 +28,7 @@ from typing import Any, Optional, Union
 
 from torch import Tensor, nn
 
-from gpipe._arguments import named
+from gpipe._arguments import checked, named
 from gpipe._load import extension
 from gpipe.pipeline import Pipelined, balance_of, checkpoints_of, loss_of, options_of
 from gpipe.schedule import Schedule, parse, text_of
@@ -39,6 +39,16 @@ __all__ = [
 ]
 
 Value = Union[Tensor, tuple[Tensor, ...]]
+
+
+def _shared(numbers: Sequence[int]) -> list[int]:
+    """The numbers of the inputs that are not cut, as GPipe will take them."""
+    found = checked("shared_inputs", numbers, Sequence[int])
+    if min(found, default=0) < 0 or len(set(found)) < len(found):
+        raise ValueError(
+            f"shared_inputs must be numbers of inputs, counted from 0, each once, got {found}"
+        )
+    return found
 
 
 def _layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
@@ -171,7 +181,7 @@ def profile(
     with in_training(model):
         return Profile(
             extension.profile_layers(
-                layers, sample, name, rows, timeout, split, threads, list(shared_inputs),
+                layers, sample, name, rows, timeout, split, threads, _shared(shared_inputs),
                 deferred_batch_norm,
             )
         )
@@ -203,7 +213,7 @@ def balance_by_time(
     with in_training(model):
         return extension.balance_layers_by_time(
             partitions, layers, sample, timeout, threads, recompute, list(slowness),
-            list(shared_inputs),
+            _shared(shared_inputs),
         )
 
 
@@ -229,7 +239,7 @@ def balance_by_size(
     layers = _layers(model)
     with in_training(model):
         return extension.balance_layers_by_size(
-            partitions, layers, sample, chunks, param_scale, list(shared_inputs)
+            partitions, layers, sample, chunks, param_scale, _shared(shared_inputs)
         )
 
 
@@ -297,7 +307,7 @@ def memory_plan(
     with in_training(model):
         planned = extension.plan_memory(
             layers, input, target, loss, counts, chunks, modes, text_of(schedule), optimizer,
-            _is_cuda(device_type), list(shared_inputs), deferred_batch_norm,
+            _is_cuda(device_type), _shared(shared_inputs), deferred_batch_norm,
         )
     return _memory_plan_of(planned)
 
@@ -386,7 +396,7 @@ def fit(
     """
     layers = _layers(model)
     loss = None if loss_fn is None else loss_of(loss_fn, target)
-    shared = list(shared_inputs)
+    shared = _shared(shared_inputs)
     with in_training(model):
         fits, cut, found, checkpoint, step, planned, room, needed, limit = extension.fit(
             layers, input, target, loss, list(memory), list(chunks), list(checkpoints),
@@ -494,6 +504,6 @@ def plan(
             *extension.plan_training(
                 layers, sample, devices, memory, list(chunks), list(checkpoints), list(schedules),
                 [str(each) for each in profiles], timeout, threads, cores, optimizer,
-                _is_cuda(device_type), list(shared_inputs), deferred_batch_norm,
+                _is_cuda(device_type), _shared(shared_inputs), deferred_batch_norm,
             )
         )

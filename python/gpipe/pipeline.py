@@ -740,7 +740,9 @@ class GPipe(Pipelined):
         self._chunks = checked("chunks", chunks, int, "give the number of micro-batches")
         self._checkpoints = checkpoints_of(checkpoint, len(self._balance))
         self._options = {
-            "deferred_batch_norm": bool(deferred_batch_norm),
+            "deferred_batch_norm": bool(
+                checked("deferred_batch_norm", deferred_batch_norm, bool)
+            ),
             # Copies, since the pipeline may be made again from them.
             "shared_inputs": checked("shared_inputs", shared_inputs, Sequence[int]),
             "worker_of_stage": checked("placement", placement, Optional[Sequence[int]]),

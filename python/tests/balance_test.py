@@ -210,6 +210,11 @@ def test_an_input_that_is_shared_is_not_cut():
         call(shared_inputs=[1])
         with pytest.raises(ValueError, match="shared_inputs"):
             call()
+        for wrong in ([-1], [1, 1]):
+            with pytest.raises(ValueError, match="shared_inputs must be numbers of inputs"):
+                call(shared_inputs=wrong)
+        with pytest.raises(TypeError, match="each of shared_inputs must be an int, not bool"):
+            call(shared_inputs=[True])
 
 
 def test_memory_plan_on_meta():

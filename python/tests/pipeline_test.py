@@ -890,6 +890,8 @@ hidden = []
         (TypeError, "chunks is out of range: 1267650", made(chunks=2**100)),
         (TypeError, "each of placement must be an int, not str: 'a'", made(placement=["a", 0])),
         (TypeError, "shared_inputs must be a list of ints", made(shared_inputs="x")),
+        (TypeError, "deferred_batch_norm must be a bool, not str: 'no'",
+         made(deferred_batch_norm="no")),
         (RuntimeError, "checkpoint='never'", changed_parameter),
         (ValueError, "torch.no_grad()", without_gradients),
         (ValueError, "check_finite=True", not_finite),
