@@ -28,9 +28,16 @@ from typing import Any, Optional, Union
 
 from torch import Tensor, nn
 
-from gpipe._arguments import checked, named
+from gpipe._arguments import named
 from gpipe._load import extension
-from gpipe.pipeline import Pipelined, balance_of, checkpoints_of, loss_of, options_of
+from gpipe.pipeline import (
+    Pipelined,
+    balance_of,
+    checkpoints_of,
+    loss_of,
+    options_of,
+    shared_inputs_of,
+)
 from gpipe.schedule import Schedule, parse, text_of
 
 __all__ = [
@@ -39,16 +46,6 @@ __all__ = [
 ]
 
 Value = Union[Tensor, tuple[Tensor, ...]]
-
-
-def _shared(numbers: Sequence[int]) -> list[int]:
-    """The numbers of the inputs that are not cut, as GPipe will take them."""
-    found = checked("shared_inputs", numbers, Sequence[int])
-    if min(found, default=0) < 0 or len(set(found)) < len(found):
-        raise ValueError(
-            f"shared_inputs must be numbers of inputs, counted from 0, each once, got {found}"
-        )
-    return found
 
 
 def _layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
@@ -181,7 +178,7 @@ def profile(
     with in_training(model):
         return Profile(
             extension.profile_layers(
-                layers, sample, name, rows, timeout, split, threads, _shared(shared_inputs),
+                layers, sample, name, rows, timeout, split, threads, shared_inputs_of(shared_inputs),
                 deferred_batch_norm,
             )
         )
@@ -213,7 +210,7 @@ def balance_by_time(
     with in_training(model):
         return extension.balance_layers_by_time(
             partitions, layers, sample, timeout, threads, recompute, list(slowness),
-            _shared(shared_inputs),
+            shared_inputs_of(shared_inputs),
         )
 
 
@@ -239,7 +236,7 @@ def balance_by_size(
     layers = _layers(model)
     with in_training(model):
         return extension.balance_layers_by_size(
-            partitions, layers, sample, chunks, param_scale, _shared(shared_inputs)
+            partitions, layers, sample, chunks, param_scale, shared_inputs_of(shared_inputs)
         )
 
 
@@ -307,7 +304,7 @@ def memory_plan(
     with in_training(model):
         planned = extension.plan_memory(
             layers, input, target, loss, counts, chunks, modes, text_of(schedule), optimizer,
-            _is_cuda(device_type), _shared(shared_inputs), deferred_batch_norm,
+            _is_cuda(device_type), shared_inputs_of(shared_inputs), deferred_batch_norm,
         )
     return _memory_plan_of(planned)
 
@@ -396,7 +393,7 @@ def fit(
     """
     layers = _layers(model)
     loss = None if loss_fn is None else loss_of(loss_fn, target)
-    shared = _shared(shared_inputs)
+    shared = shared_inputs_of(shared_inputs)
     with in_training(model):
         fits, cut, found, checkpoint, step, planned, room, needed, limit = extension.fit(
             layers, input, target, loss, list(memory), list(chunks), list(checkpoints),
@@ -504,6 +501,6 @@ def plan(
             *extension.plan_training(
                 layers, sample, devices, memory, list(chunks), list(checkpoints), list(schedules),
                 [str(each) for each in profiles], timeout, threads, cores, optimizer,
-                _is_cuda(device_type), _shared(shared_inputs), deferred_batch_norm,
+                _is_cuda(device_type), shared_inputs_of(shared_inputs), deferred_batch_norm,
             )
         )

@@ -77,6 +77,19 @@ def checkpoints_of(checkpoint: Any, partitions: int) -> list[str]:
     return modes
 
 
+def shared_inputs_of(numbers: Any) -> list[int]:
+    """The numbers of the inputs that are not cut.
+
+    Raises TypeError for anything else than ints, ValueError for one below 0 or given twice.
+    """
+    found = checked("shared_inputs", numbers, Sequence[int])
+    if min(found, default=0) < 0 or len(set(found)) < len(found):
+        raise ValueError(
+            f"shared_inputs must be numbers of inputs, counted from 0, each once, got {found}"
+        )
+    return found
+
+
 def options_of(
     balance: list[int],
     chunks: int,
@@ -744,7 +757,7 @@ class GPipe(Pipelined):
                 checked("deferred_batch_norm", deferred_batch_norm, bool)
             ),
             # Copies, since the pipeline may be made again from them.
-            "shared_inputs": checked("shared_inputs", shared_inputs, Sequence[int]),
+            "shared_inputs": shared_inputs_of(shared_inputs),
             "worker_of_stage": checked("placement", placement, Optional[Sequence[int]]),
             "process_of_worker": checked("processes", processes, Optional[Sequence[int]]),
             "groups": groups,
