@@ -417,10 +417,10 @@ class PipelinePlanner {
     return memory;
   }
 
-  // The choice, of those that offloaded() gave, whose predicted peak is the lowest, or a faster one
-  // whose memory plan is as low: a prediction may be lower where the plan is not. Faster ones are
-  // planned in steps that grow, while they are as low, so not all of them are. One that fits is
-  // never given up for one that does not. Where the first needs more of the host's
+  // Returns, of the choices that offloaded() gave, the one whose predicted peak is the lowest, or a
+  // faster one whose memory plan is as low: a prediction may be lower where the plan is not. Faster
+  // ones are planned in steps that grow, while they are as low, so not all of them are planned. One
+  // that fits is never given up for one that does not. Where the first needs more of the host's
   // memory than it may, choices with fewer offloads take the place of all. None if nothing is
   // gained then.
   std::optional<Planned> lowest_of(std::vector<PlanCandidate> choices, double more_time) {

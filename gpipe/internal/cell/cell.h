@@ -140,7 +140,7 @@ class CellGraph::Walk : public WalkVisitor {
   void begin(const CellGraph& graph);  // sets the sinks and nodes that belong to the graph
 
   CellRandom random_;
-  const LayerNumbers* layers_ = nullptr;  // the graph's whose backward runs, or ran last
+  const LayerNumbers* layers_ = nullptr;  // those of the graph that is, or was, walked
 };
 
 // What a cell keeps between its forward and its backward.

@@ -31,8 +31,8 @@ class CellRandom {
         first_layer_(first_layer),
         model_(model) {}
 
-  // A walk through a graph begins, which has these layers, and whose forward has made these draws.
-  // Both must outlive the walk.
+  // Called when a walk begins through a graph that has these layers, and whose forward has made
+  // these draws. Both must outlive the walk.
   void begin(const LayerNumbers& layers, const std::vector<DrawRecord>& draws);
 
   // See WalkVisitor.
